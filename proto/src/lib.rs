@@ -1,0 +1,17 @@
+//! What crosses a border of nova-runtime, and nothing else: the control protocol with novalet (feature `grpc`), the
+//! relay's hello and records between supervisor and guest, and the newtypes that both sides name things with.
+//!
+//! Everything here is sans-io: bytes in, values out. Parsers accept exactly what they document and refuse the rest.
+
+pub mod frame;
+pub mod hello;
+pub mod ids;
+pub mod link;
+
+/// Generated from `proto/control.proto`: the contract between novalet (server) and the supervisor (client).
+#[cfg(feature = "grpc")]
+pub mod control {
+    #![allow(missing_docs, unreachable_pub, reason = "generated code")]
+    #![allow(clippy::all, reason = "generated code")]
+    tonic::include_proto!("nova.supervisor.v1");
+}
