@@ -1,9 +1,12 @@
 //! What crosses a border of nova-runtime, and nothing else: the control protocol with novalet (feature `grpc`), the
 //! relay's hello and records between supervisor and guest, and the newtypes that both sides name things with.
 //!
-//! Everything here is sans-io: bytes in, values out. Parsers accept exactly what they document and refuse the rest.
+//! Everything here but `framed` (feature `io`) is sans-io: bytes in, values out. Parsers accept exactly what they document
+//! and refuse the rest.
 
 pub mod frame;
+#[cfg(feature = "io")]
+pub mod framed;
 pub mod hello;
 pub mod ids;
 pub mod link;
