@@ -1,0 +1,163 @@
+//! The supervisor's configuration, as validated values. Each part of the program gets only its own section.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+/// Whether the node may use what is only for development.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Everything that is unsafe outside a lab is refused.
+    Production,
+    /// The dev identity source and lab exceptions are allowed, each with a warning.
+    Dev,
+}
+
+/// `supervisor.toml`, validated.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// Who this node and instance are.
+    pub node: NodeConfig,
+    /// Where endpoints come from.
+    pub endpoints: EndpointSource,
+    /// Where the policy comes from.
+    pub policy: PolicyConfig,
+    /// Where SVIDs come from.
+    pub identity: IdentityConfig,
+    /// How guests are reached.
+    pub guests: GuestConfig,
+    /// Who adds the routes of workload addresses.
+    pub routes: RouteConfig,
+    /// How names are resolved.
+    pub resolver: ResolverConfig,
+    /// Where decisions are recorded.
+    pub audit: AuditConfig,
+    /// The operator's socket.
+    pub admin: AdminConfig,
+    /// Address ranges that the guard lets pass in a lab. Empty in production.
+    pub lab_destinations: Vec<IpNet>,
+}
+
+/// `[node]`
+#[derive(Debug, Clone)]
+pub struct NodeConfig {
+    /// Scope of the bundles this node accepts.
+    pub id: String,
+    /// Dev or production.
+    pub mode: Mode,
+    /// Name of this instance.
+    pub instance: String,
+    /// Slot of this instance: 0 (A) or 1 (B).
+    pub slot: u8,
+    /// Data-plane threads; default: one per core.
+    pub workers: usize,
+    /// User and group to run as after start; needs root at start.
+    pub run_as: Option<(u32, u32)>,
+}
+
+/// `[endpoints]`: exactly one of `control` and `file`.
+#[derive(Debug, Clone)]
+pub enum EndpointSource {
+    /// novalet's Unix socket.
+    Control {
+        /// Path of the socket.
+        socket: PathBuf,
+        /// uid that novalet must have (SO_PEERCRED).
+        novalet_uid: u32,
+    },
+    /// A file, watched.
+    File {
+        /// Path of `endpoints.yaml`.
+        path: PathBuf,
+    },
+}
+
+/// `[policy]`
+#[derive(Debug, Clone)]
+pub struct PolicyConfig {
+    /// Bundle file, watched.
+    pub bundle: PathBuf,
+    /// Verifier keys: `{kid: [alg, PEM]}`.
+    pub keys: PathBuf,
+    /// Key that must have signed; default: any of `keys`.
+    pub key_id: Option<String>,
+    /// Folder for the last good bundles.
+    pub store: PathBuf,
+    /// How long an expired bundle is still served, with an alarm.
+    pub stale_grace: Duration,
+}
+
+/// `[identity]`
+#[derive(Debug, Clone)]
+pub enum IdentityConfig {
+    /// Embedded CA; only in dev mode.
+    Dev {
+        /// Inherited descriptor with certificate and key (PEM) of the CA; none: a fresh CA in memory.
+        ca_fd: Option<i32>,
+        /// Where to write the CA's certificate for callers.
+        bundle_out: Option<PathBuf>,
+    },
+    /// Certificates on disk.
+    Files {
+        /// Folder with `<workload>.<tenant>.crt`, `.key` and `bundle.pem`.
+        dir: PathBuf,
+    },
+}
+
+/// `[guests]`
+#[derive(Debug, Clone)]
+pub struct GuestConfig {
+    /// Folder of the per-pod folders with hybrid sockets.
+    pub root: PathBuf,
+    /// Whether to listen on AF_VSOCK.
+    pub vsock: bool,
+    /// Port that guests dial; default 15001 for slot 0, 15002 for slot 1.
+    pub host_port: u32,
+    /// Port of the relay in the guest.
+    pub guest_port: u32,
+}
+
+/// `[routes]`
+#[derive(Debug, Clone)]
+pub enum RouteConfig {
+    /// novalet adds the routes; the supervisor checks that they are there.
+    External,
+    /// A forked helper adds them, inside `subnet` only.
+    Managed {
+        /// The node's delegated subnet.
+        subnet: IpNet,
+    },
+    /// No routes at all: the addresses are local already (loopback).
+    None,
+}
+
+/// `[resolver]`
+#[derive(Debug, Clone)]
+pub struct ResolverConfig {
+    /// DNS servers; empty: only `hosts`.
+    pub servers: Vec<SocketAddr>,
+    /// Local address that queries leave from.
+    pub bind: Option<IpAddr>,
+    /// Fixed names.
+    pub hosts: Vec<(String, Vec<IpAddr>)>,
+    /// Deadline of one lookup.
+    pub timeout: Duration,
+}
+
+/// `[audit]`
+#[derive(Debug, Clone)]
+pub struct AuditConfig {
+    /// The log, one JSON object a line.
+    pub file: PathBuf,
+    /// What happens when it cannot be written: refuse new requests (default) or go on.
+    pub required: bool,
+}
+
+/// `[admin]`
+#[derive(Debug, Clone)]
+pub struct AdminConfig {
+    /// The operator's Unix socket.
+    pub socket: PathBuf,
+}

@@ -1,0 +1,230 @@
+//! Why a connection or request ended the way it did: one closed set, which is at once the audit field and the metric label.
+//!
+//! What a caller reads comes from [`Public`], a smaller set: many reasons, one text, so that outsiders learn nothing and
+//! users learn what to do.
+
+/// Every reason there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// A rule allows it.
+    Rule,
+    /// The pair may talk at all; the request or stream is decided next.
+    Connect,
+    /// No rule allows it, but every candidate only audits.
+    WouldDeny,
+    /// No rule names this pair.
+    NoGrant,
+    /// Rules name the pair, none allows this method and path.
+    L7Mismatch,
+    /// The pair has only rules with an `http` block, and the stream is opaque.
+    NeedsOpaqueGrant,
+    /// The rule needs a credential that cannot be had.
+    CredentialUnavailable,
+    /// The policy changed and no longer allows it.
+    PolicyRevoked,
+    /// There is no active bundle.
+    NoPolicy,
+    /// The engine failed or ran out of its budget.
+    EngineError,
+    /// The audit log cannot be written.
+    AuditUnavailable,
+    /// The bytes are not one unambiguous message; the gate's own reason is in the record's detail.
+    Malformed,
+    /// The path is not canonical.
+    BadPath,
+    /// The destination is not a valid host and port.
+    BadDestination,
+    /// The guest did not send a valid hello in time.
+    BadHello,
+    /// The hello's boot token is not the endpoint's.
+    WrongToken,
+    /// The socket's peer is not the endpoint's VMM.
+    WrongPeer,
+    /// The endpoint does not exist, is suspended or is not ready for this.
+    EndpointNotReady,
+    /// The endpoint is draining.
+    Draining,
+    /// A limit of the endpoint is reached.
+    LimitConnections,
+    /// TLS: the client sent no certificate.
+    NoClientCert,
+    /// TLS: the peer's certificate does not lead to a trusted root, or claims what its CA may not.
+    PeerUntrusted,
+    /// TLS: the peer's certificate is not valid now.
+    PeerExpired,
+    /// TLS: the handshake failed otherwise.
+    HandshakeFailed,
+    /// TLS: the handshake did not end in time.
+    HandshakeTimeout,
+    /// The app speaks TLS to a workload; the supervisor adds TLS itself.
+    AppTlsToWorkload,
+    /// A TLS name inside a tunnel differs from the tunnel's host.
+    SniMismatch,
+    /// The name does not resolve.
+    ResolveFailed,
+    /// The address is one that no rule may reach.
+    AddressForbidden,
+    /// The upstream refused or cannot be reached.
+    UpstreamRefused,
+    /// The upstream did not answer in time.
+    UpstreamTimeout,
+    /// The upstream's certificate is not the one expected.
+    UpstreamIdentity,
+    /// The upstream's answer is not one unambiguous message.
+    UpstreamMalformed,
+    /// The upstream closed before it answered.
+    UpstreamClosed,
+    /// The guest's app refused the connection.
+    GuestRefused,
+    /// The guest cannot be reached.
+    GuestUnreachable,
+    /// A protocol or method that is not carried.
+    Unsupported,
+    /// Nothing was sent in time.
+    IdleTimeout,
+    /// Both sides finished.
+    Done,
+    /// One side was reset.
+    Reset,
+    /// The task that carried it was stopped before the end.
+    Aborted,
+}
+
+impl Reason {
+    /// The label in audit lines and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::Connect => "connect",
+            Self::WouldDeny => "would_deny",
+            Self::NoGrant => "no_grant",
+            Self::L7Mismatch => "l7_mismatch",
+            Self::NeedsOpaqueGrant => "needs_opaque_grant",
+            Self::CredentialUnavailable => "credential_unavailable",
+            Self::PolicyRevoked => "policy_revoked",
+            Self::NoPolicy => "no_policy",
+            Self::EngineError => "engine_error",
+            Self::AuditUnavailable => "audit_unavailable",
+            Self::Malformed => "malformed",
+            Self::BadPath => "bad_path",
+            Self::BadDestination => "bad_destination",
+            Self::BadHello => "bad_hello",
+            Self::WrongToken => "wrong_token",
+            Self::WrongPeer => "wrong_peer",
+            Self::EndpointNotReady => "endpoint_not_ready",
+            Self::Draining => "draining",
+            Self::LimitConnections => "limit_connections",
+            Self::NoClientCert => "no_client_cert",
+            Self::PeerUntrusted => "peer_untrusted",
+            Self::PeerExpired => "peer_expired",
+            Self::HandshakeFailed => "handshake_failed",
+            Self::HandshakeTimeout => "handshake_timeout",
+            Self::AppTlsToWorkload => "app_tls_to_workload",
+            Self::SniMismatch => "sni_mismatch",
+            Self::ResolveFailed => "resolve_failed",
+            Self::AddressForbidden => "address_forbidden",
+            Self::UpstreamRefused => "upstream_refused",
+            Self::UpstreamTimeout => "upstream_timeout",
+            Self::UpstreamIdentity => "upstream_identity",
+            Self::UpstreamMalformed => "upstream_malformed",
+            Self::UpstreamClosed => "upstream_closed",
+            Self::GuestRefused => "guest_refused",
+            Self::GuestUnreachable => "guest_unreachable",
+            Self::Unsupported => "unsupported",
+            Self::IdleTimeout => "idle_timeout",
+            Self::Done => "done",
+            Self::Reset => "reset",
+            Self::Aborted => "aborted",
+        }
+    }
+
+    /// What the caller is told.
+    #[must_use]
+    pub fn public(self) -> Public {
+        match self {
+            Self::Rule | Self::Connect | Self::WouldDeny | Self::Done => Public::Ok,
+            Self::NoGrant
+            | Self::L7Mismatch
+            | Self::NeedsOpaqueGrant
+            | Self::CredentialUnavailable
+            | Self::PolicyRevoked
+            | Self::AddressForbidden => Public::Denied,
+            Self::AppTlsToWorkload => Public::UseHttp,
+            Self::NoPolicy
+            | Self::EngineError
+            | Self::AuditUnavailable
+            | Self::EndpointNotReady
+            | Self::Draining
+            | Self::LimitConnections
+            | Self::Aborted => Public::Unavailable,
+            Self::Malformed | Self::BadPath | Self::BadDestination | Self::SniMismatch | Self::Unsupported => {
+                Public::Malformed
+            }
+            Self::UpstreamTimeout | Self::IdleTimeout => Public::UpstreamTimeout,
+            Self::GuestRefused | Self::GuestUnreachable => Public::Unavailable,
+            Self::BadHello
+            | Self::WrongToken
+            | Self::WrongPeer
+            | Self::NoClientCert
+            | Self::PeerUntrusted
+            | Self::PeerExpired
+            | Self::HandshakeFailed
+            | Self::HandshakeTimeout
+            | Self::ResolveFailed
+            | Self::UpstreamRefused
+            | Self::UpstreamIdentity
+            | Self::UpstreamMalformed
+            | Self::UpstreamClosed
+            | Self::Reset => Public::UpstreamFailed,
+        }
+    }
+}
+
+/// What a caller is told: status code and one text each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Public {
+    /// Nothing to tell.
+    Ok,
+    /// 403: policy says no.
+    Denied,
+    /// 403: the app speaks TLS to a workload.
+    UseHttp,
+    /// 400: the message is malformed or ambiguous.
+    Malformed,
+    /// 503: cannot decide, cannot record or cannot serve now.
+    Unavailable,
+    /// 502: the upstream failed.
+    UpstreamFailed,
+    /// 504: the upstream did not answer in time.
+    UpstreamTimeout,
+}
+
+impl Public {
+    /// HTTP status code.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        match self {
+            Self::Ok => 200,
+            Self::Denied | Self::UseHttp => 403,
+            Self::Malformed => 400,
+            Self::Unavailable => 503,
+            Self::UpstreamFailed => 502,
+            Self::UpstreamTimeout => 504,
+        }
+    }
+
+    /// What the caller can do about it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Ok => "",
+            Self::Denied => "no rule grants this call; ask the owner of the policy for a rule, and give the decision id",
+            Self::UseHttp => "the supervisor adds mutual TLS itself; call this workload with http:// instead of https://",
+            Self::Malformed => "the request is malformed or ambiguous and was not forwarded",
+            Self::Unavailable => "the call cannot be decided or served at the moment; try again",
+            Self::UpstreamFailed => "the destination could not be reached or did not prove its identity",
+            Self::UpstreamTimeout => "the destination did not answer in time",
+        }
+    }
+}

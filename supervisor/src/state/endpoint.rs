@@ -1,0 +1,249 @@
+//! An endpoint: what novalet says of one workload's pod, and what lives of it in this process.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use nova_proto::ids::{BootToken, PodUid, PortName, SpiffeId, TenantId, WorkloadId};
+use tokio::sync::watch;
+
+use crate::tls::SvidCell;
+
+/// What novalet (or `endpoints.yaml`) says. Validated, immutable: an update replaces the whole value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndpointSpec {
+    /// Subject of the policy.
+    pub workload: WorkloadId,
+    /// Tenant, from the SPIFFE ID.
+    pub tenant: TenantId,
+    /// Identity that the supervisor presents for the workload.
+    pub spiffe_id: SpiffeId,
+    /// Key of the endpoint.
+    pub pod_uid: PodUid,
+    /// Grows with every restart of the pod.
+    pub generation: u64,
+    /// Address that the supervisor owns for the workload.
+    pub ip: IpAddr,
+    /// How the guest is reached and recognised.
+    pub backend: Backend,
+    /// Exposed ports.
+    pub ports: Vec<PortSpec>,
+    /// Fixed dependencies: what a `dependency` hello may name.
+    pub dependencies: Vec<DependencySpec>,
+    /// Freshness of the guest.
+    pub boot_token: BootToken,
+    /// How long open connections may finish at drain.
+    pub drain_timeout: Duration,
+    /// Caps of this endpoint.
+    pub limits: EndpointLimits,
+}
+
+/// How a guest is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backend {
+    /// AF_VSOCK: the guest is its CID.
+    Vsock {
+        /// Context id, 3 or more.
+        cid: u32,
+    },
+    /// A Unix socket per VM: the guest is the directory of its sockets.
+    Hybrid {
+        /// One path segment under `<guest root>/<pod uid>/`.
+        file: String,
+        /// SO_PEERCRED uid that connections must come from.
+        vmm_uid: u32,
+        /// Whether the muxer carries half-close; if not, connections are framed.
+        half_close: bool,
+    },
+}
+
+/// One exposed port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortSpec {
+    /// Name in the policy.
+    pub name: PortName,
+    /// Port on the workload IP.
+    pub port: u16,
+    /// What the relay connects to.
+    pub target: Target,
+    /// How connections are terminated.
+    pub mode: PortMode,
+    /// What is spoken inside.
+    pub protocol: Protocol,
+    /// HTTP path of the health check; without one a connect is the check.
+    pub health_path: Option<String>,
+}
+
+/// Where the relay connects in the guest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Target {
+    /// 127.0.0.1 port.
+    Tcp(u16),
+    /// Socket file, one path segment.
+    Socket(String),
+}
+
+/// How a port terminates connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortMode {
+    /// Client certificate required.
+    Mtls,
+    /// Byte copy, decided by source address.
+    Tcp,
+}
+
+/// What is spoken on a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// Bytes.
+    Raw,
+    /// HTTP/1.1, decided per request.
+    Http,
+}
+
+/// A fixed dependency of the endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DependencySpec {
+    /// Name the policy knows.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+}
+
+/// Caps of one endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EndpointLimits {
+    /// Connections open at once, both directions together.
+    pub max_connections: usize,
+    /// TLS handshakes in flight.
+    pub max_handshakes: usize,
+}
+
+/// How far an endpoint may serve. Only the control service moves it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Known, no SVID yet: nothing is served.
+    Waiting,
+    /// The app may call out; nobody may call in.
+    EgressOnly,
+    /// Both directions.
+    Serving,
+    /// No new connections; open ones finish.
+    Draining,
+    /// Everything that is still open is cut.
+    Closed,
+}
+
+/// An endpoint in this process: its spec and its live parts. One value per generation.
+pub struct Endpoint {
+    spec: ArcSwap<EndpointSpec>,
+    stage: watch::Sender<Stage>,
+    open: AtomicUsize,
+    handshakes: AtomicUsize,
+    /// The SVID that handshakes of this endpoint use; empty until one is issued.
+    pub svid: Arc<SvidCell>,
+    /// Last reason and message acknowledged, for the admin surface.
+    pub status: ArcSwapOption<EndpointStatus>,
+}
+
+/// What was last told to novalet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndpointStatus {
+    /// Name of the phase in `control.proto`.
+    pub phase: &'static str,
+    /// Closed set.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+impl Endpoint {
+    /// A new endpoint that serves nothing yet.
+    #[must_use]
+    pub fn new(spec: EndpointSpec) -> Arc<Self> {
+        Arc::new(Self {
+            spec: ArcSwap::from_pointee(spec),
+            stage: watch::Sender::new(Stage::Waiting),
+            open: AtomicUsize::new(0),
+            handshakes: AtomicUsize::new(0),
+            svid: Arc::new(SvidCell::empty()),
+            status: ArcSwapOption::empty(),
+        })
+    }
+
+    /// The spec as of now.
+    #[must_use]
+    pub fn spec(&self) -> Arc<EndpointSpec> {
+        self.spec.load_full()
+    }
+
+    /// Replaces the spec in place (same generation).
+    pub fn update(&self, spec: EndpointSpec) {
+        self.spec.store(Arc::new(spec));
+    }
+
+    /// The stage as of now.
+    #[must_use]
+    pub fn stage(&self) -> Stage {
+        *self.stage.borrow()
+    }
+
+    /// Moves to `stage`; a stage never goes back, except to suspend a lost guest (`Waiting`).
+    pub fn advance(&self, stage: Stage) {
+        self.stage.send_if_modified(|now| {
+            let moves = stage > *now || (stage == Stage::Waiting && *now < Stage::Draining);
+            if moves {
+                *now = stage;
+            }
+            moves
+        });
+    }
+
+    /// A view of the stage that can be awaited.
+    #[must_use]
+    pub fn watch_stage(&self) -> watch::Receiver<Stage> {
+        self.stage.subscribe()
+    }
+
+    /// Connections open now, both directions.
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Takes one of the endpoint's connections, or `None` at the cap.
+    #[must_use]
+    pub fn take_connection(self: &Arc<Self>) -> Option<Slot> {
+        let cap = self.spec.load().limits.max_connections;
+        Slot::take(self, |endpoint| &endpoint.open, cap)
+    }
+
+    /// Takes one of the endpoint's handshakes, or `None` at the cap.
+    #[must_use]
+    pub fn take_handshake(self: &Arc<Self>) -> Option<Slot> {
+        let cap = self.spec.load().limits.max_handshakes;
+        Slot::take(self, |endpoint| &endpoint.handshakes, cap)
+    }
+}
+
+/// A counted place; given back when dropped.
+pub struct Slot {
+    endpoint: Arc<Endpoint>,
+    counter: fn(&Endpoint) -> &AtomicUsize,
+}
+
+impl Slot {
+    fn take(endpoint: &Arc<Endpoint>, counter: fn(&Endpoint) -> &AtomicUsize, cap: usize) -> Option<Self> {
+        let one_more = |open: usize| (open < cap).then_some(open + 1);
+        counter(endpoint).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Self { endpoint: Arc::clone(endpoint), counter })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        (self.counter)(&self.endpoint).fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,23 @@
+//! The one home of `unsafe` in this crate. Each block says which invariant it needs and who keeps it.
+#![allow(unsafe_code, reason = "raw descriptors from the environment need it; see each block")]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+/// Takes ownership of a descriptor that the parent process left open for us, named by number in the configuration.
+///
+/// # Errors
+/// When the number is one of the standard streams or names no open descriptor.
+pub fn take_inherited_fd(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd <= 2 {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an inherited descriptor must be 3 or more"));
+    }
+    nix::fcntl::fcntl(
+        // SAFETY: borrowed only for this call, which fails with EBADF if nothing is open there.
+        unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) },
+        nix::fcntl::FcntlArg::F_GETFD,
+    )?;
+    // SAFETY: the descriptor is open (checked above) and nobody else in this process owns it: it was inherited, and the
+    // configuration names each inherited descriptor once, read at start before anything else is opened.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
