@@ -1,10 +1,21 @@
 //! The supervisor's configuration, as validated values. Each part of the program gets only its own section.
+//!
+//! [`Config::load`] reads `supervisor.toml` and reports every mistake at once: `error` is what a mistake looks like,
+//! `document` finds sections and keys and knows where they stand, `value` turns one value into a typed one, `sections`
+//! says what each section may hold. Relative paths are relative to the file.
+
+mod document;
+mod error;
+mod sections;
+mod value;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+
+pub use error::{ConfigError, ConfigErrors};
 
 /// Whether the node may use what is only for development.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +49,25 @@ pub struct Config {
     pub admin: AdminConfig,
     /// Address ranges that the guard lets pass in a lab. Empty in production.
     pub lab_destinations: Vec<IpNet>,
+}
+
+impl Config {
+    /// Reads and validates a file.
+    ///
+    /// # Errors
+    /// All mistakes of the file, each with its place and a remedy; or why it cannot be read.
+    pub fn load(path: &Path) -> Result<Self, ConfigErrors> {
+        let text = document::read(path)?;
+        Self::parse(&text, path)
+    }
+
+    /// Validates the text of `file`. The file itself is not touched, but relative paths are relative to its folder.
+    ///
+    /// # Errors
+    /// All mistakes of the text, each with its place and a remedy.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ConfigErrors> {
+        sections::parse(text, file)
+    }
 }
 
 /// `[node]`

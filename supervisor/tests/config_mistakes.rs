@@ -1,0 +1,244 @@
+//! `supervisor.toml`: every mistake is reported, at once, with its place and a remedy; and nothing else is.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use nova_supervisor::config::{Config, ConfigErrors, EndpointSource, IdentityConfig, Mode, RouteConfig};
+
+const GOOD: &str = r#"
+[node]
+id = "node-1"
+mode = "dev"
+[endpoints]
+file = "endpoints.yaml"
+[policy]
+bundle = "bundle.tar.gz"
+keys = "keys.json"
+store = "/var/lib/nova/store"
+[identity]
+source = "dev"
+[guests]
+root = "guests"
+[audit]
+file = "audit.jsonl"
+[admin]
+socket = "admin.sock"
+"#;
+
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(text, Path::new("/etc/nova/supervisor.toml"))
+}
+
+fn mistakes(text: &str) -> Vec<String> {
+    let errors = parse(text).expect_err("the text has mistakes");
+    errors.0.iter().map(ToString::to_string).collect()
+}
+
+/// The mistakes must be exactly these: each pair is the beginning of a line and a piece of its remedy.
+fn assert_mistakes(text: &str, wanted: &[(&str, &str)]) {
+    let got = mistakes(text);
+    for (start, remedy) in wanted {
+        let found = got.iter().any(|line| line.starts_with(start) && line.contains(remedy));
+        assert!(found, "no line starts with {start:?} and holds {remedy:?} in:\n{}", got.join("\n"));
+    }
+    assert_eq!(got.len(), wanted.len(), "more was reported than expected:\n{}", got.join("\n"));
+}
+
+// covers: A12
+#[test]
+fn fourteen_mistakes_in_one_file_are_all_reported_with_place_and_remedy() {
+    let text = r#"[node]
+mode = "prod"
+slot = 2
+uid = 100
+[endpoints]
+control = "/run/novalet.sock"
+file = "endpoints.yaml"
+[policy]
+bundel = "bundle.tar.gz"
+keys = "keys.json"
+store = "store"
+stale_grace = "24 hours"
+[identity]
+source = "files"
+[guests]
+root = "guests"
+host_port = 1025
+[routes]
+mode = "managed"
+subnet = "10.64.3.7/24"
+[resolver]
+servers = ["10.0.0.2", "dns.example.com"]
+[audit]
+file = "audit.jsonl"
+required = "yes"
+[admin]
+socket = "admin.sock"
+[polcy]
+"#;
+    let file = "/etc/nova/supervisor.toml";
+    let at = |place: &str| format!("{file}:{place}");
+    let wanted = [
+        (at("1:2: node.id: is missing"), "bundles are signed for"),
+        (at("2:8: node.mode: \"prod\" is not a mode"), "\"production\""),
+        (at("3:8: node.slot: 2 is out of range"), "0 to 1"),
+        (at("4:1: node.uid: stands alone"), "add gid"),
+        (at("7:1: endpoints.file: stands beside control"), "exactly one"),
+        (at("8:2: policy.bundle: is missing"), "bundle.tar.gz"),
+        (at("9:1: policy.bundel: there is no such key"), "did you mean bundle?"),
+        (at("12:15: policy.stale_grace: \"24 hours\""), "\"24h\""),
+        (at("13:2: identity.dir: is missing"), "folder"),
+        (at("17:13: guests.host_port: 1025 is out of range"), "15000"),
+        (at("20:10: routes.subnet: \"10.64.3.7/24\" has host bits"), "10.64.3.0/24"),
+        (at("22:24: resolver.servers: \"dns.example.com\""), "10.0.0.2:53"),
+        (at("25:12: audit.required: is not true or false"), "without quotes"),
+        (at("28:2: polcy: there is no such section"), "did you mean policy?"),
+    ];
+    let wanted: Vec<_> = wanted.iter().map(|(start, remedy)| (start.as_str(), *remedy)).collect();
+    assert_mistakes(text, &wanted);
+}
+
+// covers: A12
+#[test]
+fn an_empty_file_names_every_section_that_is_needed() {
+    let got = mistakes("");
+    for section in ["node", "endpoints", "policy", "identity", "guests", "audit", "admin"] {
+        assert!(got.iter().any(|line| line.contains(&format!(" {section}: is missing"))), "{section}: {got:?}");
+    }
+    assert_eq!(got.len(), 7, "{got:?}");
+}
+
+// covers: A12
+#[test]
+fn broken_toml_is_reported_with_the_mistakes_of_other_lines_but_without_guesses() {
+    let text = "[node]\nid = node-1\nslot = 7\n[policy\nbundle = 'b'\n[guests]\nroot = 1\n";
+    let got = mistakes(text);
+    assert!(got.iter().any(|line| line.contains(":2:") && line.contains("not valid TOML")), "{got:?}");
+    assert!(got.iter().any(|line| line.contains(":4:") && line.contains("not valid TOML")), "{got:?}");
+    assert!(got.iter().any(|line| line.contains(":3:8: node.slot: 7 is out of range")), "{got:?}");
+    assert!(!got.iter().any(|line| line.contains("is missing")), "a guess: {got:?}");
+}
+
+// covers: A6 A12
+#[test]
+fn what_is_only_for_a_lab_is_refused_in_production() {
+    let lab = "[lab]\nallow_destinations = [\"127.0.0.0/8\"]\n";
+    for production in [GOOD.replace("mode = \"dev\"\n", ""), GOOD.replace("\"dev\"\n[end", "\"production\"\n[end")] {
+        let got = mistakes(&format!("{production}{lab}"));
+        assert_eq!(got.len(), 2, "{got:?}");
+        assert!(got[0].contains("identity.source: the dev identity source") && got[0].contains("mode = \"dev\""));
+        assert!(got[1].contains("lab: lab exceptions"), "{got:?}");
+    }
+    let config = parse(&format!("{GOOD}{lab}")).expect("a lab in dev mode");
+    assert_eq!(config.lab_destinations, ["127.0.0.0/8".parse().expect("a network")]);
+}
+
+#[test]
+fn keys_without_a_meaning_are_refused_not_ignored() {
+    let text = GOOD
+        .replace("file = \"endpoints.yaml\"", "file = \"endpoints.yaml\"\nnovalet_uid = 0")
+        .replace("source = \"dev\"", "source = \"dev\"\ndir = \"certs\"")
+        + "[routes]\nsubnet = \"10.0.0.0/8\"\n";
+    let got = mistakes(&text);
+    for key in ["endpoints.novalet_uid", "identity.dir", "routes.subnet"] {
+        assert!(got.iter().any(|line| line.contains(&format!("{key}: has no meaning without"))), "{key}: {got:?}");
+    }
+    assert_eq!(got.len(), 3, "{got:?}");
+}
+
+#[test]
+fn a_socket_path_the_kernel_cannot_hold_is_refused() {
+    let long = format!("/run/{}/admin.sock", "x".repeat(100));
+    let got = mistakes(&GOOD.replace("admin.sock", &long));
+    assert_eq!(got.len(), 1, "{got:?}");
+    assert!(got[0].contains("admin.socket") && got[0].contains("107"), "{got:?}");
+}
+
+#[test]
+fn a_key_given_twice_is_refused() {
+    let got = mistakes(&GOOD.replace("id = \"node-1\"", "id = \"node-1\"\nid = \"node-2\""));
+    assert!(got.iter().any(|line| line.contains(":4:1:") && line.contains("duplicate key")), "{got:?}");
+}
+
+#[test]
+fn hosts_must_be_names_with_addresses() {
+    let text =
+        format!("{GOOD}[resolver.hosts]\n\"bad name\" = \"10.0.0.1\"\nempty = []\n\"a.example\" = \"b.example\"\n");
+    let got = mistakes(&text);
+    assert!(got.iter().any(|line| line.contains("\"bad name\" is not a host name")), "{got:?}");
+    assert!(got.iter().any(|line| line.contains("empty has no address")), "{got:?}");
+    assert!(got.iter().any(|line| line.contains("resolver.hosts.a.example: \"b.example\" is not an IP")), "{got:?}");
+}
+
+// covers: A13
+#[test]
+fn a_short_file_is_enough_and_its_paths_are_relative_to_it() {
+    let config = parse(GOOD).expect("no mistakes");
+    assert_eq!((config.node.id.as_str(), config.node.mode, config.node.slot), ("node-1", Mode::Dev, 0));
+    assert!(config.node.workers >= 1 && config.node.run_as.is_none());
+    let EndpointSource::File { path } = &config.endpoints else { panic!("{:?}", config.endpoints) };
+    assert_eq!(path, Path::new("/etc/nova/endpoints.yaml"));
+    assert_eq!(config.policy.store, Path::new("/var/lib/nova/store"));
+    assert_eq!(config.policy.stale_grace, Duration::from_secs(86_400));
+    assert!(matches!(config.identity, IdentityConfig::Dev { ca_fd: None, bundle_out: None }));
+    assert_eq!((config.guests.vsock, config.guests.host_port, config.guests.guest_port), (false, 15_001, 15_080));
+    assert!(matches!(config.routes, RouteConfig::External));
+    assert!(config.audit.required && config.lab_destinations.is_empty() && config.resolver.servers.is_empty());
+}
+
+#[test]
+fn every_key_is_understood() {
+    let text = r#"
+[node]
+id = "node-1"
+mode = "production"
+instance = "blue"
+slot = 1
+workers = 2
+uid = 64000
+gid = 64000
+[endpoints]
+control = "/run/nova/novalet.sock"
+novalet_uid = 7
+[policy]
+bundle = "b"
+keys = "k"
+key_id = "release 2026"
+store = "s"
+stale_grace = "90m"
+[identity]
+source = "files"
+dir = "certs"
+[guests]
+root = "g"
+vsock = true
+host_port = 16001
+guest_port = 16080
+[routes]
+mode = "managed"
+subnet = "10.64.3.0/24"
+[resolver]
+servers = ["10.0.0.2", "[fd00::1]:5353"]
+bind = "10.0.0.9"
+timeout = "750ms"
+hosts = { "API.example.com." = "10.1.1.1", two = ["10.1.1.2", "fd00::2"] }
+[audit]
+file = "a"
+required = false
+[admin]
+socket = "/run/nova/admin.sock"
+"#;
+    let config = parse(text).expect("no mistakes");
+    assert_eq!((config.node.instance.as_str(), config.node.slot, config.node.workers), ("blue", 1, 2));
+    assert_eq!(config.node.run_as, Some((64_000, 64_000)));
+    assert!(matches!(config.endpoints, EndpointSource::Control { novalet_uid: 7, .. }));
+    assert_eq!(config.policy.key_id.as_deref(), Some("release 2026"));
+    assert_eq!((config.guests.vsock, config.guests.host_port), (true, 16_001));
+    assert!(matches!(config.routes, RouteConfig::Managed { .. }));
+    assert_eq!(config.resolver.servers[0], SocketAddr::from(([10, 0, 0, 2], 53)));
+    assert_eq!(config.resolver.timeout, Duration::from_millis(750));
+    let one = ("api.example.com".to_owned(), vec![IpAddr::V4(Ipv4Addr::new(10, 1, 1, 1))]);
+    assert!(config.resolver.hosts.contains(&one), "{:?}", config.resolver.hosts);
+    assert!(!config.audit.required);
+}
