@@ -4,5 +4,9 @@
 //! decision point), `dial` (what a permit opens), `audit` (what is recorded).
 
 pub mod config;
+pub mod identity;
+pub mod gate;
+pub mod headers;
 pub mod reason;
 pub mod sys;
+pub mod tls;

@@ -1,0 +1,422 @@
+//! The gate around a stream: what hyper reads has passed it, and what hyper writes tells it which answers are out.
+//!
+//! Nobody has to call anything while a connection runs. The wrapper sees both directions, so it knows by itself when a
+//! CONNECT or an upgrade was accepted (the rest passes unscanned) or not (HTTP goes on after an upgrade, the connection
+//! ends after a CONNECT), and which answer belongs to a HEAD.
+//!
+//! On a refused request at a message boundary the reader gets an end of stream once every earlier request is answered;
+//! when it then shuts the stream down, the wrapper writes the `400` itself, closes its side and drains what the client still
+//! sends for a moment, so that a reset does not overtake the answer. In the middle of a body the reader gets an error.
+
+use std::{
+    future::Future as _,
+    io,
+    pin::Pin,
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Instant, Sleep},
+};
+
+use super::{Exchange, Gate, GateHandle, Limits, ReadState, Refusal, refusal_response};
+
+/// How long and how far the rest of a refused connection is read before it is dropped.
+const DRAIN_TIME: Duration = Duration::from_secs(1);
+const DRAIN_BYTES: usize = 256 * 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Reads requests, writes answers.
+    Server,
+    /// Reads answers, writes requests.
+    Client,
+}
+
+#[derive(Debug)]
+enum Closing {
+    NotYet,
+    Answer(Bytes),
+    Shut,
+    Drain(usize),
+    Done,
+}
+
+/// A stream behind a gate. See the module's text.
+#[derive(Debug)]
+pub struct GatedIo<S> {
+    inner: S,
+    role: Role,
+    exchange: Exchange,
+    limits: Limits,
+    handle: GateHandle,
+    /// Bytes read and not passed on; the first `ready` of them may be.
+    held: BytesMut,
+    ready: usize,
+    /// The begin of something that was written only in part.
+    unseen: BytesMut,
+    refused_in_body: bool,
+    told_end: bool,
+    timer: Option<Pin<Box<Sleep>>>,
+    timer_runs: bool,
+    reader: Option<Waker>,
+    closing: Closing,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
+    /// Around a stream that a server serves.
+    pub fn server(inner: S, limits: Limits) -> Self {
+        Self::new(inner, Role::Server, limits)
+    }
+
+    /// Around a stream that a client opened.
+    pub fn client(inner: S, limits: Limits) -> Self {
+        Self::new(inner, Role::Client, limits)
+    }
+
+    fn new(inner: S, role: Role, limits: Limits) -> Self {
+        Self {
+            inner,
+            role,
+            exchange: Exchange::new(limits),
+            limits,
+            handle: GateHandle::default(),
+            held: BytesMut::new(),
+            ready: 0,
+            unseen: BytesMut::new(),
+            refused_in_body: false,
+            told_end: false,
+            timer: None,
+            timer_runs: false,
+            reader: None,
+            closing: Closing::NotYet,
+        }
+    }
+
+    /// A view for the services behind the gate.
+    pub fn handle(&self) -> GateHandle {
+        self.handle.clone()
+    }
+
+    /// The stream itself.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The stream, and the bytes that were read from it and not passed on: after an accepted CONNECT or upgrade they are
+    /// the first bytes of the tunnel.
+    pub fn into_parts(self) -> (S, Bytes) {
+        (self.inner, self.held.freeze())
+    }
+
+    /// The stream alone; bytes that were read and not passed on are lost.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+
+    fn inbound(&self) -> &Gate {
+        match self.role {
+            Role::Server => self.exchange.request_gate(),
+            Role::Client => self.exchange.answer_gate(),
+        }
+    }
+
+    /// Shows inbound bytes to the gate: how many of them may be passed on.
+    fn inspect(exchange: &mut Exchange, role: Role, bytes: &[u8]) -> Result<usize, Refusal> {
+        match role {
+            Role::Server => exchange.requests(bytes),
+            Role::Client => exchange.answers(bytes),
+        }
+    }
+
+    fn admit(&mut self, bytes: &[u8]) -> Option<usize> {
+        let in_body = !self.inbound().between_messages();
+        match Self::inspect(&mut self.exchange, self.role, bytes) {
+            Ok(release) => {
+                self.note(release);
+                Some(release)
+            }
+            Err(refusal) => {
+                self.note_refusal(refusal, in_body);
+                None
+            }
+        }
+    }
+
+    fn note(&mut self, release: usize) {
+        if release > 0 {
+            self.timer_runs = false;
+        }
+        if !self.exchange.is_reusable() {
+            self.handle.set_spent();
+        }
+    }
+
+    fn note_refusal(&mut self, refusal: Refusal, in_body: bool) {
+        if self.handle.refusal().is_none() {
+            self.handle.set_refusal(refusal);
+            self.refused_in_body = in_body;
+        }
+    }
+
+    /// Passes on what is released of the held bytes, or says that there is nothing.
+    fn pass_held(&mut self, buf: &mut ReadBuf<'_>) -> bool {
+        if self.ready == 0 && !self.held.is_empty() && self.handle.refusal().is_none() {
+            let held = std::mem::take(&mut self.held);
+            self.ready = self.admit(&held).unwrap_or(0);
+            self.held = held;
+        }
+        let count = self.ready.min(buf.remaining());
+        buf.put_slice(&self.held[..count]);
+        self.held.advance(count);
+        self.ready -= count;
+        if self.held.is_empty() {
+            // An idle connection holds no buffer.
+            self.held = BytesMut::new();
+        }
+        count > 0
+    }
+
+    /// Keeps of the bytes that were read into `buf` behind `before` only what is released; true if that is any.
+    fn sift(&mut self, buf: &mut ReadBuf<'_>, before: usize) -> bool {
+        let mut release = 0;
+        if self.held.is_empty() {
+            release = self.admit(&buf.filled()[before..]).unwrap_or(0);
+        }
+        self.held.extend_from_slice(&buf.filled()[before + release..]);
+        buf.set_filled(before + release);
+        release > 0
+    }
+
+    /// What the reader gets when nothing more will come; `None` while more may come.
+    fn end(&mut self, cx: &Context<'_>) -> Option<Poll<io::Result<()>>> {
+        let refusal = self.handle.refusal();
+        let over = self.role == Role::Server && self.exchange.read_state() == ReadState::Over;
+        if refusal.is_none() && !over {
+            return None;
+        }
+        if let Some(refusal) = refusal.filter(|_| self.role == Role::Client || self.refused_in_body) {
+            return Some(Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal))));
+        }
+        if self.exchange.unanswered() > 0 {
+            // hyper would give up the requests in progress if it saw the end now.
+            return Some(self.park(cx));
+        }
+        self.told_end = true;
+        Some(Poll::Ready(Ok(())))
+    }
+
+    fn park(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        self.reader = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Whether the client has to wait for an answer before more of its bytes are read. While the answer to a CONNECT or
+    /// an upgrade is due one read stays open, so that a client that goes away is noticed.
+    fn must_wait(&self) -> bool {
+        self.role == Role::Server
+            && self.exchange.read_state() == ReadState::Waiting
+            && !(self.held.is_empty() && self.exchange.request_gate().is_held())
+    }
+
+    /// Runs the clock of a partial head.
+    fn poll_head_time(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.inbound().head_begun(self.held.len()) {
+            self.timer_runs = false;
+            return Poll::Pending;
+        }
+        let limit = self.limits.head_time;
+        if !std::mem::replace(&mut self.timer_runs, true) {
+            self.set_timer(limit);
+        }
+        ready!(self.poll_timer(cx));
+        match self.role {
+            Role::Server => self.exchange.refuse_requests(Refusal::HeadTimeout),
+            Role::Client => self.exchange.refuse_answers(Refusal::HeadTimeout),
+        }
+        self.note_refusal(Refusal::HeadTimeout, false);
+        self.end(cx).unwrap_or(Poll::Pending)
+    }
+
+    fn set_timer(&mut self, after: Duration) {
+        match &mut self.timer {
+            Some(timer) => timer.as_mut().reset(Instant::now() + after),
+            None => self.timer = Some(Box::pin(tokio::time::sleep(after))),
+        }
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.timer.as_mut().map_or(Poll::Ready(()), |timer| timer.as_mut().poll(cx))
+    }
+
+    /// Follows what was written.
+    fn follow(&mut self, written: &[u8]) -> io::Result<()> {
+        if self.unseen.is_empty() {
+            let used = self.follow_from(written)?;
+            self.unseen.extend_from_slice(&written[used..]);
+        } else {
+            let mut unseen = std::mem::take(&mut self.unseen);
+            unseen.extend_from_slice(written);
+            let used = self.follow_from(&unseen)?;
+            unseen.advance(used);
+            self.unseen = if unseen.is_empty() { BytesMut::new() } else { unseen };
+        }
+        if self.unseen.len() > self.limits.head_bytes {
+            return Err(self.unfit(Refusal::HeadTooLarge));
+        }
+        if let Some(reader) = self.reader.take() {
+            reader.wake();
+        }
+        Ok(())
+    }
+
+    fn follow_from(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut used = 0;
+        while used < bytes.len() {
+            let seen = match self.role {
+                Role::Server => self.exchange.answers(&bytes[used..]),
+                Role::Client => self.exchange.requests(&bytes[used..]),
+            };
+            match seen {
+                Ok(0) => break,
+                Ok(seen) => used += seen,
+                Err(refusal) => return Err(self.unfit(refusal)),
+            }
+        }
+        self.note(0);
+        Ok(used)
+    }
+
+    fn unfit(&self, refusal: Refusal) -> io::Error {
+        self.handle.set_sent_refusal(refusal);
+        io::Error::new(io::ErrorKind::InvalidData, refusal)
+    }
+
+    fn begin_closing(&self) -> Closing {
+        match self.handle.refusal() {
+            Some(refusal) if self.told_end => Closing::Answer(refusal_response(refusal).into()),
+            None if self.told_end => Closing::Shut,
+            _ => Closing::Done,
+        }
+    }
+
+    /// Reads and forgets what the client still sends, for a bounded time: closing with unread bytes would reset the
+    /// connection and could destroy the answer on its way.
+    fn poll_drain(&mut self, cx: &mut Context<'_>, mut left: usize) -> Poll<()> {
+        let mut scratch = [0; 4096];
+        while left > 0 && self.poll_timer(cx).is_pending() {
+            let mut buf = ReadBuf::new(&mut scratch);
+            match Pin::new(&mut self.inner).poll_read(cx, &mut buf) {
+                Poll::Ready(Ok(())) if !buf.filled().is_empty() => left = left.saturating_sub(buf.filled().len()),
+                Poll::Ready(_) => return Poll::Ready(()),
+                Poll::Pending => {
+                    self.closing = Closing::Drain(left);
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for GatedIo<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.exchange.is_raw() && this.held.is_empty() {
+            return Pin::new(&mut this.inner).poll_read(cx, buf);
+        }
+        loop {
+            if this.pass_held(buf) {
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(end) = this.end(cx) {
+                return end;
+            }
+            if this.must_wait() {
+                return this.park(cx);
+            }
+            if this.inbound().is_held() {
+                this.reader = Some(cx.waker().clone());
+            }
+            let before = buf.filled().len();
+            match Pin::new(&mut this.inner).poll_read(cx, buf) {
+                Poll::Ready(Ok(())) if buf.filled().len() > before => {
+                    if this.sift(buf, before) {
+                        return Poll::Ready(Ok(()));
+                    }
+                }
+                Poll::Ready(end) => return Poll::Ready(end),
+                Poll::Pending => return this.poll_head_time(cx),
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GatedIo<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
+        if !this.exchange.is_raw() {
+            this.follow(&buf[..written])?;
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(cx, bufs))?;
+        let mut left = written;
+        for buf in bufs {
+            if left == 0 || this.exchange.is_raw() {
+                break;
+            }
+            let part = &buf[..left.min(buf.len())];
+            this.follow(part)?;
+            left -= part.len();
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            match &mut this.closing {
+                Closing::NotYet => this.closing = this.begin_closing(),
+                Closing::Answer(answer) if answer.is_empty() => this.closing = Closing::Shut,
+                Closing::Answer(answer) => {
+                    let written = ready!(Pin::new(&mut this.inner).poll_write(cx, answer))?;
+                    if written == 0 {
+                        return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                    }
+                    answer.advance(written);
+                }
+                Closing::Shut => {
+                    ready!(Pin::new(&mut this.inner).poll_shutdown(cx))?;
+                    this.set_timer(DRAIN_TIME);
+                    this.closing = Closing::Drain(DRAIN_BYTES);
+                }
+                Closing::Drain(left) => {
+                    let left = *left;
+                    ready!(this.poll_drain(cx, left));
+                    return Poll::Ready(Ok(()));
+                }
+                Closing::Done => return Pin::new(&mut this.inner).poll_shutdown(cx),
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What headers may cross the supervisor, in either direction.
+//!
+//! The order matters: what `Connection` names goes first, so that a client cannot have a header of ours removed by naming
+//! it; then every copy of an identity header that a client sent goes, in whatever spelling; only then is ours set.
+
+mod names;
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+
+use names::{CONNECTION_FIELDS, Spelling, is_identity, is_override};
+
+/// The header that carries the caller's verified identity to an app.
+pub const XFCC: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
+/// The header that carries the caller's address to an app.
+pub const XFF: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// A header that makes an app act on another method than the one that was decided.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("header {0} asks for another method than the request line; remove it and send that method itself")]
+pub struct OverrideRefused(pub HeaderName);
+
+/// Removes from a request what must not reach the next hop.
+///
+/// # Errors
+/// When the request holds a method override. The map is unchanged then: answer 400.
+pub fn strip_request_headers(headers: &mut HeaderMap) -> Result<(), OverrideRefused> {
+    if let Some(name) = headers.keys().find(|name| is_override(&Spelling::of(name))) {
+        return Err(OverrideRefused(name.clone()));
+    }
+    let wants_trailers = wants_trailers(headers);
+    strip_connection(headers);
+    strip_matching(headers, |name| is_identity(name) || name.starts_with("proxy-"));
+    if wants_trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+    Ok(())
+}
+
+/// Removes from an answer what must not reach the next hop.
+pub fn strip_response_headers(headers: &mut HeaderMap) {
+    strip_connection(headers);
+    strip_matching(headers, |name| {
+        name.starts_with("x-nova-") || name.starts_with("proxy-") || name == "alt-svc" || name == XFCC.as_str()
+    });
+}
+
+/// Removes from the trailers of either direction whatever would be removed from headers: apps may merge the two.
+pub fn strip_trailers(trailers: &mut HeaderMap) {
+    strip_connection(trailers);
+    strip_matching(trailers, |name| {
+        is_identity(name) || is_override(&Spelling::of_str(name)) || name.starts_with("proxy-")
+    });
+}
+
+/// Sets the caller's identity, each header exactly once. Call it after [`strip_request_headers`].
+pub fn set_identity(headers: &mut HeaderMap, xfcc: &HeaderValue, xff: &HeaderValue) {
+    headers.insert(XFCC, xfcc.clone());
+    headers.insert(XFF, xff.clone());
+}
+
+/// The value of `Upgrade` when the request asks for one that a rule may grant: one protocol, named by `Connection` too,
+/// and not h2c.
+#[must_use]
+pub fn asked_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut values = headers.get_all(header::UPGRADE).iter();
+    let (first, more) = (values.next()?, values.next());
+    let named = connection_names(headers).any(|name| name.eq_ignore_ascii_case("upgrade"));
+    let text = first.to_str().ok()?;
+    let plain = !text.is_empty() && !text.contains(',') && !text.eq_ignore_ascii_case("h2c");
+    (more.is_none() && named && plain).then(|| first.clone())
+}
+
+/// Puts an upgrade back into cleaned headers: towards the next hop after a grant, or into the 101.
+pub fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(header::UPGRADE, protocol);
+}
+
+fn wants_trailers(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(header::TE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|coding| coding.trim().eq_ignore_ascii_case("trailers"))
+}
+
+fn strip_connection(headers: &mut HeaderMap) {
+    if headers.contains_key(header::CONNECTION) {
+        let named: Vec<HeaderName> = connection_names(headers)
+            .filter_map(|name| HeaderName::from_bytes(name.as_bytes()).ok())
+            .filter(|name| name != header::HOST && name != header::CONTENT_LENGTH)
+            .collect();
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in CONNECTION_FIELDS.iter() {
+        headers.remove(name);
+    }
+}
+
+/// The tokens of all `Connection` headers.
+fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(str::trim).filter(|name| !name.is_empty()))
+}
+
+/// Removes the headers whose name, with `_` read as `-`, matches.
+fn strip_matching(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
+    // Most requests hold none, and then nothing is allocated.
+    let named: Vec<HeaderName> = headers.keys().filter(|name| matches(&Spelling::of(name))).cloned().collect();
+    for name in named {
+        headers.remove(name);
+    }
+}
