@@ -1,0 +1,49 @@
+//! TLS of the data plane: 1.3 only, no resumption, identities from [`crate::identity`].
+//!
+//! ```text
+//! inbound   server_config(svid, verifier)  -> handshake -> quickack -> peer_identity(conn, verifier)
+//! outbound  client_config_for_workload(svid, trust, expected)   exactly that SPIFFE ID, our own bundle
+//!           client_config_for_external(roots)                   DNS name, web roots or the rule's own CA
+//! ```
+//! A resumed session would keep an identity alive after its certificate, so there are no tickets and no session store. SVIDs
+//! and roots sit in cells ([`SvidCell`], [`TrustCell`]): rotation changes the cell and needs no new configuration.
+
+mod client;
+mod failure;
+mod peer_verifier;
+mod recent;
+mod server;
+mod svid_cell;
+
+use std::sync::{Arc, LazyLock};
+
+use arc_swap::ArcSwap;
+use rustls::crypto::CryptoProvider;
+
+pub use self::client::{ExternalRoots, client_config_for_external, client_config_for_workload};
+pub use self::failure::HandshakeFailure;
+pub use self::peer_verifier::{PeerVerifier, peer_identity};
+pub use self::server::{quickack, server_config};
+pub use self::svid_cell::SvidCell;
+pub use crate::identity::PeerIdentity;
+use crate::identity::TrustBundles;
+
+/// The trust bundles in force, shared by all configurations of the node.
+pub type TrustCell = ArcSwap<TrustBundles>;
+
+/// The only protocol versions that are spoken.
+static VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
+
+/// ALPN name of HTTP/1.1.
+pub const ALPN_HTTP1: &[u8] = b"http/1.1";
+
+/// The crypto provider, made once: it is a table of constants.
+fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: LazyLock<Arc<CryptoProvider>> =
+        LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    Arc::clone(&PROVIDER)
+}
+
+fn alpn_protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
+    alpn.iter().map(|name| name.to_vec()).collect()
+}
