@@ -1,0 +1,5 @@
+//! The node lab: the programs that play apps, upstreams and callers, and the scenario that is checked from outside.
+//!
+//! Reading order: `programs` (what plays a part), `lab` (what sets the stage), `demo` (the scenario and its rows).
+
+pub mod programs;

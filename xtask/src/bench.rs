@@ -1,0 +1,42 @@
+//! `cargo xtask bench ingress`: builds in release and hands over to the lab's bench.
+
+use std::process::{Command, ExitCode};
+
+use anyhow::bail;
+
+use crate::setup::{self, Need};
+use crate::{report, stage};
+
+/// Arguments of `cargo xtask bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to measure
+    #[arg(value_enum)]
+    what: What,
+    /// Seconds of each measurement
+    #[arg(long, default_value_t = 8)]
+    seconds: u64,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum What {
+    /// Mutual TLS in, plain HTTP/1.1 to the guest's relay
+    Ingress,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let What::Ingress = args.what;
+    setup::install(&[Need::Lab, Need::Bench])?;
+    let mut build = stage::cargo();
+    build.args(["build", "--release", "--bins", "-p", "nova-supervisor", "-p", "nova-policy", "-p", "nova-relay"]);
+    build.args(["-p", "nova-novalet", "-p", "nova-tests"]);
+    report::command("building in release (minutes the first time)", &mut build)?;
+    let bins = stage::target_dir()?.join("release");
+    let mut bench = Command::new(bins.join("nova-lab"));
+    bench.args(["bench", "--seconds", &args.seconds.to_string()]);
+    bench.arg("--bins").arg(&bins).arg("--out").arg(stage::root().join("docs/benchmarks.md"));
+    if !bench.status()?.success() {
+        bail!("the bench failed");
+    }
+    Ok(ExitCode::SUCCESS)
+}
