@@ -1,0 +1,237 @@
+//! The guest's configuration file, written by novalet for each boot.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::Ipv4Addr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+use nova_proto::ids::BootToken;
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConfigError, Dependency, Ingress, Link, Mistakes, is_host_name, token_hex};
+use crate::relay::config::{RelayConfig, default_max_connections, default_socket_dir};
+
+/// Longest file that is read, in bytes.
+const LONGEST: u64 = 1 << 20;
+
+/// Everything a guest needs to know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GuestConfig {
+    /// Name of the workload, also the guest's host name.
+    pub workload: String,
+    /// Address of the workload; /32 on lo.
+    pub workload_ip: Ipv4Addr,
+    /// Freshness of this boot.
+    #[serde(with = "token_hex")]
+    pub boot_token: BootToken,
+    /// The way to the host.
+    pub link: Link,
+    /// Where the supervisor's instances listen, slot A first.
+    pub host_ports: Vec<u32>,
+    /// Where the relay listens for the supervisor.
+    pub guest_port: u32,
+    /// Whether the link loses half-close.
+    pub framed: bool,
+    /// Port of the HTTP proxy and SOCKS5 on 127.0.0.1.
+    pub proxy_port: u16,
+    /// What the supervisor may reach.
+    #[serde(default)]
+    pub ingress: Vec<Ingress>,
+    /// Folder of the ingress sockets.
+    #[serde(default = "default_socket_dir")]
+    pub socket_dir: PathBuf,
+    /// Fixed dependencies.
+    #[serde(default)]
+    pub dependencies: Vec<Dependency>,
+    /// Connections in all, both directions.
+    #[serde(default = "default_max_connections")]
+    pub max_connections: usize,
+    /// Written anew, if given.
+    #[serde(default)]
+    pub hosts_file: Option<PathBuf>,
+    /// Kernel modules, loaded in this order.
+    #[serde(default)]
+    pub modules: Vec<PathBuf>,
+    /// Whether this is the first process of a microVM: mounts, modules, power off at the end.
+    #[serde(default)]
+    pub is_guest_init: bool,
+    /// The relay's user and group; none where no user can be changed to (rootless process guests).
+    #[serde(default)]
+    pub relay_uid: Option<u32>,
+    /// The app's user and group.
+    #[serde(default)]
+    pub app_uid: Option<u32>,
+    /// The app.
+    pub command: Vec<String>,
+    /// Added to the app's environment, also over our own variables.
+    #[serde(default)]
+    pub env: BTreeMap<String, String>,
+    /// The relay's binary.
+    #[serde(default = "default_relay")]
+    pub relay: PathBuf,
+}
+
+/// Why there is no configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestConfigError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Others can read the boot token.
+    #[error(
+        "{path} must belong to uid {wanted} and be closed to everybody else, but it belongs to uid {owner} with mode \
+         {mode:04o}: chown {wanted} it and chmod 0600 it, it holds the boot token", path = .path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Who must own it.
+        wanted: u32,
+        /// Who owns it.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Not JSON of this shape.
+    #[error("{path} is not a guest configuration: {source}", path = .path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, with line and column.
+        source: serde_json::Error,
+    },
+    /// Values that do not fit.
+    #[error(transparent)]
+    Invalid(#[from] ConfigError),
+}
+
+fn default_relay() -> PathBuf {
+    PathBuf::from("/nova/nova-relay")
+}
+
+impl GuestConfig {
+    /// Reads `path`, or standard input if it is `-`, and validates.
+    ///
+    /// # Errors
+    /// When the file is exposed, unreadable or not valid.
+    pub fn load(path: &Path) -> Result<Self, GuestConfigError> {
+        let text = if path == Path::new("-") { read_to_end(io::stdin().lock()) } else { read_private(path)? };
+        let text = text.map_err(|source| GuestConfigError::Io { path: path.to_owned(), source })?;
+        let config: Self =
+            serde_json::from_slice(&text).map_err(|source| GuestConfigError::Json { path: path.to_owned(), source })?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// Lists all mistakes.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let mut mistakes = Mistakes::default();
+        mistakes.unless(is_host_name(&self.workload), || format!("workload {:?} is not a host name", self.workload));
+        mistakes.unless(!self.command.is_empty(), || "command is empty: name the app's program".into());
+        for (field, uid) in [("relay_uid", self.relay_uid), ("app_uid", self.app_uid)] {
+            mistakes.unless(uid != Some(0), || format!("{field} is 0: give an unprivileged user"));
+            mistakes
+                .unless(!(self.is_guest_init && uid.is_none()), || format!("{field} is missing: a microVM needs it"));
+        }
+        mistakes.unless(self.relay_uid.is_none() || self.relay_uid != self.app_uid, || {
+            "relay_uid and app_uid are the same: the app could stop the relay, give two users".into()
+        });
+        for name in self.env.keys() {
+            mistakes
+                .unless(!name.is_empty() && !name.contains(['=', '\0']), || format!("env name {name:?} is not valid"));
+        }
+        if let Err(ConfigError(more)) = self.for_relay().validate() {
+            more.into_iter().for_each(|mistake| mistakes.unless(false, || mistake));
+        }
+        mistakes.finish()
+    }
+
+    /// The relay's part.
+    #[must_use]
+    pub fn for_relay(&self) -> RelayConfig {
+        RelayConfig {
+            boot_token: self.boot_token,
+            link: self.link.clone(),
+            host_ports: self.host_ports.clone(),
+            guest_port: self.guest_port,
+            framed: self.framed,
+            proxy_port: self.proxy_port,
+            ingress: self.ingress.clone(),
+            socket_dir: self.socket_dir.clone(),
+            dependencies: self.dependencies.clone(),
+            max_connections: self.max_connections,
+        }
+    }
+}
+
+/// Opens once and looks at what was opened, so that nothing can be swapped in between.
+fn read_private(path: &Path) -> Result<io::Result<Vec<u8>>, GuestConfigError> {
+    let io_error = |source| GuestConfigError::Io { path: path.to_owned(), source };
+    let file = File::open(path).map_err(io_error)?;
+    let metadata = file.metadata().map_err(io_error)?;
+    let (wanted, owner, mode) = (geteuid().as_raw(), metadata.uid(), metadata.mode() & 0o7777);
+    if owner != wanted || mode & 0o077 != 0 {
+        return Err(GuestConfigError::Exposed { path: path.to_owned(), wanted, owner, mode });
+    }
+    Ok(read_to_end(file))
+}
+
+fn read_to_end(source: impl Read) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    source.take(LONGEST).read_to_end(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    pub(crate) fn sample() -> GuestConfig {
+        serde_json::from_value(serde_json::json!({
+            "workload": "x", "workload_ip": "10.64.3.11", "boot_token": "000102030405060708090a0b0c0d0e0f",
+            "link": {"vsock": {"host_cid": 2}}, "host_ports": [15001], "guest_port": 15080, "framed": true,
+            "proxy_port": 3128, "ingress": [{"tcp": 8080}],
+            "dependencies": [{"host": "db.t.nova", "port": 5432, "guest_ip": "127.0.1.1"}],
+            "hosts_file": "/etc/hosts", "modules": [], "is_guest_init": true, "relay_uid": 64001, "app_uid": 64002,
+            "command": ["/nova/app"], "env": {"K": "V"}, "relay": "/nova/nova-relay",
+        }))
+        .expect("valid")
+    }
+
+    #[test]
+    fn a_file_that_others_can_read_is_refused_with_a_remedy() {
+        let dir = tempfile::tempdir().expect("dir");
+        let path = dir.path().join("guest.json");
+        std::fs::write(&path, serde_json::to_vec(&sample()).expect("json")).expect("write");
+        for mode in [0o640, 0o604, 0o610] {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("chmod");
+            let error = GuestConfig::load(&path).expect_err("exposed").to_string();
+            assert!(error.contains("chmod 0600"), "{error}");
+        }
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+        assert_eq!(GuestConfig::load(&path).expect("valid"), sample());
+    }
+
+    #[test]
+    fn a_microvm_runs_nothing_as_root_and_nothing_as_the_relay() {
+        for (relay, app) in [(Some(0), Some(1)), (None, Some(1)), (Some(1), None), (Some(1), Some(1))] {
+            let config = GuestConfig { relay_uid: relay, app_uid: app, ..sample() };
+            assert!(config.validate().is_err(), "{relay:?} {app:?}");
+        }
+        assert!(GuestConfig { relay_uid: None, app_uid: None, is_guest_init: false, ..sample() }.validate().is_ok());
+    }
+}

@@ -1,0 +1,72 @@
+//! What the app finds around it: the hosts file and its environment.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::config::GuestConfig;
+
+/// Search path of the app, unless the configuration gives another.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Text of the hosts file. There is no resolver in the guest, so names that are not here belong to the proxy.
+#[must_use]
+pub fn hosts(config: &GuestConfig) -> String {
+    let mut text = format!("127.0.0.1 localhost\n{} {}\n", config.workload_ip, config.workload);
+    for dependency in &config.dependencies {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{} {}", dependency.guest_ip, dependency.host);
+    }
+    text
+}
+
+/// Writes the hosts file, readable by everybody.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write_hosts(path: &Path, config: &GuestConfig) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    fs::write(path, hosts(config))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o644))
+}
+
+/// The app's whole environment: ours, then the configuration's. Nothing is inherited.
+#[must_use]
+pub fn environment(config: &GuestConfig) -> BTreeMap<String, String> {
+    let http = format!("http://127.0.0.1:{}", config.proxy_port);
+    let ours = [
+        ("PATH", PATH.to_owned()),
+        ("HTTP_PROXY", http.clone()),
+        ("http_proxy", http.clone()),
+        ("HTTPS_PROXY", http.clone()),
+        ("https_proxy", http),
+        ("ALL_PROXY", format!("socks5h://127.0.0.1:{}", config.proxy_port)),
+        ("NO_PROXY", format!("localhost,127.0.0.1,{}", config.workload_ip)),
+        ("NOVA_WORKLOAD_IP", config.workload_ip.to_string()),
+    ];
+    let ours = ours.into_iter().map(|(name, value)| (name.to_owned(), value));
+    ours.chain(config.env.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::init::config::tests::sample;
+
+    // covers: A4 (hosts file, proxy variables)
+    #[test]
+    fn the_app_finds_its_names_and_its_proxy() {
+        assert_eq!(hosts(&sample()), "127.0.0.1 localhost\n10.64.3.11 x\n127.0.1.1 db.t.nova\n");
+        let environment = environment(&sample());
+        assert_eq!(environment["HTTPS_PROXY"], "http://127.0.0.1:3128");
+        assert_eq!(environment["ALL_PROXY"], "socks5h://127.0.0.1:3128");
+        assert_eq!(environment["NO_PROXY"], "localhost,127.0.0.1,10.64.3.11");
+        assert_eq!(environment["K"], "V");
+        assert!(!environment.values().any(|value| value.contains("000102030405")), "the token must not be there");
+    }
+}

@@ -1,0 +1,169 @@
+//! Copies bytes both ways between the app and the link, and carries what happens to either side as what it is:
+//!
+//! ```text
+//! one side ends its direction  ->  the other side's direction ends too (FIN record, or shutdown); the rest goes on
+//! one side breaks              ->  the other side is reset (RST record, or SO_LINGER 0), never ended
+//! ```
+//!
+//! All connections share one read buffer: the runtime has one thread and a poll never nests. Only what a receiver does
+//! not take at once is kept, at most one buffer's worth for each direction. An idle connection holds no buffer.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use nova_proto::framed::Channel;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::timeout;
+
+use super::stream::Stream;
+
+/// Bytes a read takes at most.
+const BUFFER: usize = 64 * 1024;
+/// To tell the host that the app broke the connection.
+const ABORT_DEADLINE: Duration = Duration::from_secs(1);
+
+thread_local! {
+    static SHARED: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
+}
+
+/// Copies until both directions have ended or one side broke, then closes both accordingly.
+pub async fn copy(mut app: Stream, mut link: Channel<Stream>) {
+    let (mut up, mut down) = (Pipe::default(), Pipe::default());
+    let end = poll_fn(|cx| {
+        let sent = up.poll(cx, &mut app, &mut link).map_err(|broken| broken.by(Side::App, Side::Link));
+        let received = down.poll(cx, &mut link, &mut app).map_err(|broken| broken.by(Side::Link, Side::App));
+        match (sent, received) {
+            (Poll::Ready(Err(broken)), _) | (_, Poll::Ready(Err(broken))) => Poll::Ready(Err(broken)),
+            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ok(())),
+            _ => Poll::Pending,
+        }
+    });
+    match end.await {
+        Ok(()) => {}
+        Err((Side::App, error)) => {
+            tracing::debug!(%error, "the app's side broke");
+            app.reset_on_drop();
+            if let Channel::Framed(framed) = &mut link {
+                // Without an answer in time the link just closes, which the host reads as a reset too.
+                let _ = timeout(ABORT_DEADLINE, framed.abort()).await;
+            }
+        }
+        Err((Side::Link, error)) => {
+            tracing::debug!(%error, "the link's side broke");
+            app.reset_on_drop();
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    App,
+    Link,
+}
+
+/// Which end of a pipe broke.
+#[derive(Debug)]
+enum Broken {
+    Source(io::Error),
+    Sink(io::Error),
+}
+
+impl Broken {
+    fn by(self, source: Side, sink: Side) -> (Side, io::Error) {
+        match self {
+            Self::Source(error) => (source, error),
+            Self::Sink(error) => (sink, error),
+        }
+    }
+}
+
+/// One direction.
+#[derive(Debug, Default)]
+struct Pipe {
+    /// `kept[sent..]` was read and is not written yet.
+    kept: Vec<u8>,
+    sent: usize,
+    unflushed: bool,
+    source_ended: bool,
+    done: bool,
+}
+
+impl Pipe {
+    fn poll<R, W>(&mut self, cx: &mut Context<'_>, source: &mut R, sink: &mut W) -> Poll<Result<(), Broken>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        while !self.done {
+            ready!(self.poll_write_kept(cx, sink)).map_err(Broken::Sink)?;
+            if self.source_ended {
+                ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(Broken::Sink)?;
+                self.done = true;
+            } else if SHARED.with_borrow_mut(|buffer| self.poll_move(cx, source, sink, buffer))?.is_pending() {
+                return self.poll_idle(cx, sink);
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write_kept<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, sink: &mut W) -> Poll<io::Result<()>> {
+        while self.sent < self.kept.len() {
+            self.sent += ready!(poll_write(cx, sink, &self.kept[self.sent..]))?;
+            self.unflushed = true;
+        }
+        self.kept.clear();
+        self.sent = 0;
+        Poll::Ready(Ok(()))
+    }
+
+    /// One read and, right away, one write. Pending means that the source has nothing now.
+    fn poll_move<R, W>(
+        &mut self,
+        cx: &mut Context<'_>,
+        source: &mut R,
+        sink: &mut W,
+        buffer: &mut [u8],
+    ) -> Result<Poll<()>, Broken>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        let mut read = ReadBuf::new(buffer);
+        match Pin::new(source).poll_read(cx, &mut read) {
+            Poll::Pending => return Ok(Poll::Pending),
+            Poll::Ready(result) => result.map_err(Broken::Source)?,
+        }
+        let bytes = read.filled();
+        if bytes.is_empty() {
+            self.source_ended = true;
+            return Ok(Poll::Ready(()));
+        }
+        let written = match poll_write(cx, sink, bytes) {
+            Poll::Ready(result) => result.map_err(Broken::Sink)?,
+            Poll::Pending => 0,
+        };
+        self.unflushed |= written > 0;
+        self.kept.extend_from_slice(&bytes[written..]);
+        Ok(Poll::Ready(()))
+    }
+
+    fn poll_idle<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, sink: &mut W) -> Poll<Result<(), Broken>> {
+        self.kept = Vec::new();
+        if self.unflushed {
+            ready!(Pin::new(sink).poll_flush(cx)).map_err(Broken::Sink)?;
+            self.unflushed = false;
+        }
+        Poll::Pending
+    }
+}
+
+fn poll_write<W: AsyncWrite + Unpin>(cx: &mut Context<'_>, sink: &mut W, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    match ready!(Pin::new(sink).poll_write(cx, bytes))? {
+        0 => Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+        written => Poll::Ready(Ok(written)),
+    }
+}
