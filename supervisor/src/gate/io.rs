@@ -58,7 +58,6 @@ pub struct GatedIo<S> {
     ready: usize,
     /// The begin of something that was written only in part.
     unseen: BytesMut,
-    refused_in_body: bool,
     told_end: bool,
     timer: Option<Pin<Box<Sleep>>>,
     timer_runs: bool,
@@ -87,7 +86,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             held: BytesMut::new(),
             ready: 0,
             unseen: BytesMut::new(),
-            refused_in_body: false,
             told_end: false,
             timer: None,
             timer_runs: false,
@@ -133,14 +131,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
     }
 
     fn admit(&mut self, bytes: &[u8]) -> Option<usize> {
-        let in_body = !self.inbound().between_messages();
         match Self::inspect(&mut self.exchange, self.role, bytes) {
             Ok(release) => {
                 self.note(release);
                 Some(release)
             }
             Err(refusal) => {
-                self.note_refusal(refusal, in_body);
+                self.note_refusal(refusal);
                 None
             }
         }
@@ -155,10 +152,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
         }
     }
 
-    fn note_refusal(&mut self, refusal: Refusal, in_body: bool) {
+    fn note_refusal(&mut self, refusal: Refusal) {
         if self.handle.refusal().is_none() {
             self.handle.set_refusal(refusal);
-            self.refused_in_body = in_body;
         }
     }
 
@@ -198,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
         if refusal.is_none() && !over {
             return None;
         }
-        if let Some(refusal) = refusal.filter(|_| self.role == Role::Client || self.refused_in_body) {
+        if let Some(refusal) = refusal.filter(|_| self.role == Role::Client || self.inbound().refused_in_body()) {
             return Some(Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, refusal))));
         }
         if self.exchange.unanswered() > 0 {
@@ -237,7 +233,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             Role::Server => self.exchange.refuse_requests(Refusal::HeadTimeout),
             Role::Client => self.exchange.refuse_answers(Refusal::HeadTimeout),
         }
-        self.note_refusal(Refusal::HeadTimeout, false);
+        self.note_refusal(Refusal::HeadTimeout);
         self.end(cx).unwrap_or(Poll::Pending)
     }
 

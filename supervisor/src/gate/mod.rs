@@ -157,7 +157,7 @@ enum State {
     Held,
     Raw,
     Closed,
-    Refused(Refusal),
+    Refused { refusal: Refusal, in_body: bool },
 }
 
 /// Follows the messages of one direction of a connection. See the module's text.
@@ -242,7 +242,7 @@ impl Gate {
     pub fn step(&mut self, input: &[u8]) -> Result<Step, Refusal> {
         let step = self.advance(input);
         if let Err(refusal) = step {
-            self.state = State::Refused(refusal);
+            self.refuse(refusal);
         }
         step
     }
@@ -263,7 +263,7 @@ impl Gate {
                 State::ChunkSize => match self.chunk_line(rest) {
                     Ok(0) => return Ok(more(at)),
                     Ok(used) => at += used,
-                    Err(refusal) => return release_first(at, refusal),
+                    Err(refusal) => return self.refuse_after(at, refusal),
                 },
                 State::ChunkEnd => match chunk_end(rest) {
                     Ok(0) => return Ok(more(at)),
@@ -271,18 +271,18 @@ impl Gate {
                         at += used;
                         self.state = State::ChunkSize;
                     }
-                    Err(refusal) => return release_first(at, refusal),
+                    Err(refusal) => return self.refuse_after(at, refusal),
                 },
                 State::Trailers => match self.trailers(rest) {
                     Ok(0) => return Ok(more(at)),
                     Ok(used) => at += used,
-                    Err(refusal) => return release_first(at, refusal),
+                    Err(refusal) => return self.refuse_after(at, refusal),
                 },
                 State::Ended => return Ok(Step { release: at, event: self.end_message() }),
                 State::ToClose => return Ok(more(input.len())),
                 State::Raw => return Ok(Step { release: input.len(), event: Event::Raw }),
                 State::Held | State::Closed => return Ok(more(at)),
-                State::Refused(refusal) => return Err(refusal),
+                State::Refused { refusal, .. } => return Err(refusal),
             }
         }
     }
@@ -336,12 +336,20 @@ impl Gate {
     /// Why the gate refused, if it did.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
-        if let State::Refused(refusal) = self.state { Some(refusal) } else { None }
+        if let State::Refused { refusal, .. } = self.state { Some(refusal) } else { None }
     }
 
-    /// Refuses from outside, for a time that ran out.
+    /// Whether what the gate refused was part of a body: its head is released already.
+    #[must_use]
+    pub fn refused_in_body(&self) -> bool {
+        matches!(self.state, State::Refused { in_body: true, .. })
+    }
+
+    /// Refuses from outside, for a time that ran out. The first refusal stays.
     pub fn refuse(&mut self, refusal: Refusal) {
-        self.state = State::Refused(refusal);
+        if self.refusal().is_none() {
+            self.state = State::Refused { refusal, in_body: !self.between_messages() };
+        }
     }
 
     /// After the answer to a CONNECT or an upgrade said yes: everything goes unscanned from here on.
@@ -427,6 +435,13 @@ impl Gate {
         used
     }
 
+    /// Refuses in a body. What stood before the refused bytes was verified and goes on first, so that the same bytes come
+    /// out however the input was cut; the next call gets the refusal.
+    fn refuse_after(&mut self, at: usize, refusal: Refusal) -> Result<Step, Refusal> {
+        self.refuse(refusal);
+        if at > 0 { Ok(more(at)) } else { Err(refusal) }
+    }
+
     fn chunk_line(&mut self, input: &[u8]) -> Result<usize, Refusal> {
         let Some((size, used)) = chunk_size(input)? else { return Ok(0) };
         (self.line_at, self.seen, self.trailer_lines) = (0, 0, 0);
@@ -461,12 +476,6 @@ fn more(release: usize) -> Step {
 
 fn later(at: usize, step: Step) -> Step {
     Step { release: at + step.release, ..step }
-}
-
-/// What stood before a refused chunk line was verified and goes on: the same bytes come out however they were cut.
-/// The next call meets the refused bytes first and says so.
-fn release_first(at: usize, refusal: Refusal) -> Result<Step, Refusal> {
-    if at > 0 { Ok(more(at)) } else { Err(refusal) }
 }
 
 /// The CRLF after a chunk's data: 0 when it is not whole yet.
