@@ -16,16 +16,6 @@ const ROWS: [&[&str]; 8] = [
     &["accept", "identify", "decide", "dial", "copy"],
     &["ingress", "egress", "control", "admin"],
     &["app", "cli"],
-]; 9] = [
-    &["sys", "reason"],
-    &["config"],
-    &["identity", "tls", "net", "gate", "headers", "drain", "metrics", "credentials"],
-    &["state", "guestlink"],
-    &["bundles", "audit"],
-    &["conn"],
-    &["accept", "identify", "decide", "dial", "copy"],
-    &["ingress", "egress", "control", "admin"],
-    &["app", "cli"],
 ];
 
 /// Which of our crates a crate may depend on.
