@@ -51,7 +51,7 @@ impl Leaf {
 /// Parses exactly one certificate: bytes after it are refused, since another parser may look at them.
 pub(super) fn parse_certificate<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, LeafError> {
     match X509Certificate::from_der(der) {
-        Ok((rest, certificate)) if rest.is_empty() => Ok(certificate),
+        Ok(([], certificate)) => Ok(certificate),
         Ok(_) => Err(LeafError::Malformed("bytes after the end")),
         Err(_) => Err(LeafError::Malformed("not DER")),
     }
