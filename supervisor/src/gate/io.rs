@@ -4,9 +4,10 @@
 //! CONNECT or an upgrade was accepted (the rest passes unscanned) or not (HTTP goes on after an upgrade, the connection
 //! ends after a CONNECT), and which answer belongs to a HEAD.
 //!
-//! On a refused request at a message boundary the reader gets an end of stream once every earlier request is answered;
-//! when it then shuts the stream down, the wrapper writes the `400` itself, closes its side and drains what the client still
-//! sends for a moment, so that a reset does not overtake the answer. In the middle of a body the reader gets an error.
+//! On a refused request at a message boundary the wrapper waits until every earlier request is answered, writes the `400`
+//! itself, closes its side and drains what the client still sends for a moment, so that a reset does not overtake the
+//! answer; only then the reader gets the end of the stream. (It cannot leave that to the reader: hyper drops a stream
+//! without closing it when any request on it named an upgrade.) In the middle of a body the reader gets an error.
 
 use std::{
     future::Future as _,
@@ -36,6 +37,7 @@ enum Role {
     Client,
 }
 
+/// How far a connection is closed that the wrapper ends by itself.
 #[derive(Debug)]
 enum Closing {
     NotYet,
@@ -58,7 +60,6 @@ pub struct GatedIo<S> {
     ready: usize,
     /// The begin of something that was written only in part.
     unseen: BytesMut,
-    told_end: bool,
     timer: Option<Pin<Box<Sleep>>>,
     timer_runs: bool,
     reader: Option<Waker>,
@@ -86,7 +87,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             held: BytesMut::new(),
             ready: 0,
             unseen: BytesMut::new(),
-            told_end: false,
             timer: None,
             timer_runs: false,
             reader: None,
@@ -113,6 +113,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
     /// The stream alone; bytes that were read and not passed on are lost.
     pub fn into_inner(self) -> S {
         self.inner
+    }
+
+    /// Closes this side and reads and forgets what the peer still sends, for a bounded time. For a stream that comes back
+    /// from hyper after a CONNECT was refused.
+    ///
+    /// # Errors
+    /// When this side cannot be closed.
+    pub async fn close(mut self) -> io::Result<()> {
+        if matches!(self.closing, Closing::NotYet) {
+            self.closing = Closing::Shut;
+        }
+        std::future::poll_fn(|cx| self.poll_close(cx)).await
     }
 
     fn inbound(&self) -> &Gate {
@@ -188,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
     }
 
     /// What the reader gets when nothing more will come; `None` while more may come.
-    fn end(&mut self, cx: &Context<'_>) -> Option<Poll<io::Result<()>>> {
+    fn end(&mut self, cx: &mut Context<'_>) -> Option<Poll<io::Result<()>>> {
         let refusal = self.handle.refusal();
         let over = self.role == Role::Server && self.exchange.read_state() == ReadState::Over;
         if refusal.is_none() && !over {
@@ -201,8 +213,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             // hyper would give up the requests in progress if it saw the end now.
             return Some(self.park(cx));
         }
-        self.told_end = true;
-        Some(Poll::Ready(Ok(())))
+        // An error while closing is the client's own doing, and the end of the stream all the same.
+        Some(self.poll_close(cx).map(|_| Ok(())))
     }
 
     fn park(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
@@ -291,11 +303,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
         io::Error::new(io::ErrorKind::InvalidData, refusal)
     }
 
-    fn begin_closing(&self) -> Closing {
-        match self.handle.refusal() {
-            Some(refusal) if self.told_end => Closing::Answer(refusal_response(refusal).into()),
-            None if self.told_end => Closing::Shut,
-            _ => Closing::Done,
+    /// Answers a refusal, closes this side and drains the other.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            match &mut self.closing {
+                Closing::NotYet => {
+                    let answer = self.handle.refusal().map(refusal_response);
+                    self.closing = Closing::Answer(answer.unwrap_or_default().into());
+                }
+                Closing::Answer(answer) if answer.is_empty() => self.closing = Closing::Shut,
+                Closing::Answer(answer) => {
+                    let written = ready!(Pin::new(&mut self.inner).poll_write(cx, answer))?;
+                    if written == 0 {
+                        return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+                    }
+                    answer.advance(written);
+                }
+                Closing::Shut => {
+                    ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
+                    self.set_timer(DRAIN_TIME);
+                    self.closing = Closing::Drain(DRAIN_BYTES);
+                }
+                Closing::Drain(left) => {
+                    let left = *left;
+                    ready!(self.poll_drain(cx, left));
+                    self.closing = Closing::Done;
+                }
+                Closing::Done => return Poll::Ready(Ok(())),
+            }
         }
     }
 
@@ -390,29 +425,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GatedIo<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        loop {
-            match &mut this.closing {
-                Closing::NotYet => this.closing = this.begin_closing(),
-                Closing::Answer(answer) if answer.is_empty() => this.closing = Closing::Shut,
-                Closing::Answer(answer) => {
-                    let written = ready!(Pin::new(&mut this.inner).poll_write(cx, answer))?;
-                    if written == 0 {
-                        return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-                    }
-                    answer.advance(written);
-                }
-                Closing::Shut => {
-                    ready!(Pin::new(&mut this.inner).poll_shutdown(cx))?;
-                    this.set_timer(DRAIN_TIME);
-                    this.closing = Closing::Drain(DRAIN_BYTES);
-                }
-                Closing::Drain(left) => {
-                    let left = *left;
-                    ready!(this.poll_drain(cx, left));
-                    return Poll::Ready(Ok(()));
-                }
-                Closing::Done => return Pin::new(&mut this.inner).poll_shutdown(cx),
-            }
+        match this.closing {
+            Closing::NotYet => Pin::new(&mut this.inner).poll_shutdown(cx),
+            _ => this.poll_close(cx),
         }
     }
 }
