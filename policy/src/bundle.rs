@@ -1,0 +1,35 @@
+//! Signed OPA bundles: a gzip tar with `.manifest`, `data.json`, Rego and `.signatures.json`.
+//!
+//! ```text
+//!   bytes --archive--> entries --token--> signed file list --digest--> same bytes --manifest--> roots --> VerifiedBundle
+//! ```
+//! Stricter than OPA where a fleet needs it: always signed, asymmetric keys and SHA-2 only, no delta bundles, no
+//! duplicate names or members, no dot segments, scope bound to the node, expiry checked, rollback refused.
+
+mod archive;
+pub mod canonical;
+mod error;
+mod keys;
+mod manifest;
+mod modules;
+mod sign;
+mod tree;
+mod verify;
+
+pub use error::BundleError;
+pub use keys::{KeyError, KeyPair, SigningKey, VerifyKeys};
+pub use manifest::Manifest;
+pub use sign::{Claims, SignError, build};
+pub use verify::{Inspection, VerifiedBundle, VerifyOptions, inspect, verify};
+
+/// Largest compressed bundle, in bytes.
+pub const MAX_COMPRESSED: usize = 16 * 1024 * 1024;
+/// Largest bundle once unpacked, in bytes: a gzip bomb stops here.
+pub const MAX_UNPACKED: usize = 64 * 1024 * 1024;
+/// Most entries of a bundle.
+pub const MAX_ENTRIES: usize = 4096;
+
+/// The signature file of a bundle.
+const SIGNATURES: &str = ".signatures.json";
+/// The manifest of a bundle.
+const MANIFEST: &str = ".manifest";

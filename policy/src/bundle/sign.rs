@@ -1,0 +1,103 @@
+//! Builds and signs a bundle.
+
+use std::collections::BTreeMap;
+
+use aws_lc_rs::digest;
+use jsonwebtoken::Header;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::canonical::Json;
+use super::{SIGNATURES, SigningKey, archive};
+
+/// What the token says beside the files.
+#[derive(Debug, Clone, Default)]
+pub struct Claims<'a> {
+    /// Id of the signing key, for the token's header.
+    pub key_id: &'a str,
+    /// Node the bundle is for; empty for none.
+    pub scope: &'a str,
+    /// When it was signed, in Unix seconds.
+    pub issued_at: u64,
+    /// When it expires, in Unix seconds.
+    pub expires: Option<u64>,
+}
+
+/// Why a bundle cannot be made.
+#[derive(Debug, Error)]
+pub enum SignError {
+    /// A file that must be JSON is not.
+    #[error("{0} is not strict JSON: {1}")]
+    Json(String, #[source] super::canonical::JsonError),
+    /// The signature could not be made.
+    #[error("the bundle could not be signed")]
+    Sign(#[source] jsonwebtoken::errors::Error),
+    /// Packing failed.
+    #[error("the bundle could not be packed")]
+    Pack(#[source] std::io::Error),
+}
+
+/// One line of the signed file list.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct SignedFile {
+    pub(super) name: String,
+    pub(super) hash: String,
+    #[serde(default)]
+    pub(super) algorithm: String,
+}
+
+#[derive(Serialize)]
+struct Payload<'a> {
+    files: Vec<SignedFile>,
+    iat: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exp: Option<u64>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    scope: &'a str,
+    /// Older verifiers look here and not into the header.
+    keyid: &'a str,
+}
+
+/// Signs `files` and packs them with the signature into a bundle.
+///
+/// # Errors
+/// When a JSON file is not strict JSON, or signing fails.
+pub fn build(files: &BTreeMap<String, Vec<u8>>, key: &SigningKey, claims: &Claims<'_>) -> Result<Vec<u8>, SignError> {
+    let mut listed = Vec::new();
+    for (name, content) in files {
+        let bytes = hashed_bytes(name, content).map_err(|error| SignError::Json(name.clone(), error))?;
+        let hash = hex::encode(digest::digest(&digest::SHA256, &bytes));
+        listed.push(SignedFile { name: name.clone(), hash, algorithm: "SHA-256".to_owned() });
+    }
+    let payload = Payload {
+        files: listed,
+        iat: claims.issued_at,
+        exp: claims.expires,
+        scope: claims.scope,
+        keyid: claims.key_id,
+    };
+    let mut header = Header::new(key.algorithm);
+    header.kid = Some(claims.key_id.to_owned());
+    let token = jsonwebtoken::encode(&header, &payload, &key.key).map_err(SignError::Sign)?;
+    let mut all = files.clone();
+    all.insert(SIGNATURES.to_owned(), serde_json::json!({ "signatures": [token] }).to_string().into_bytes());
+    archive::pack(&all).map_err(SignError::Pack)
+}
+
+/// The bytes whose hash is signed: structured files in canonical form, everything else as it is.
+pub(super) fn hashed_bytes(name: &str, content: &[u8]) -> Result<Vec<u8>, super::canonical::JsonError> {
+    if is_structured(name) {
+        Json::parse(content).map(|json| json.to_canonical().into_bytes())
+    } else {
+        Ok(content.to_vec())
+    }
+}
+
+/// Files that OPA parses before it hashes them. YAML data is structured for OPA too; we refuse it altogether.
+pub(super) fn is_structured(name: &str) -> bool {
+    matches!(base_name(name), "data.json" | ".manifest")
+}
+
+pub(super) fn base_name(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}

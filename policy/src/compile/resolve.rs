@@ -1,0 +1,145 @@
+//! Finds the workloads that rules speak of.
+
+use std::collections::BTreeMap;
+
+use crate::report::{Problem, Report};
+use crate::rules::{Destination, Rule, RuleSet, Source, foreign_uri};
+use crate::workloads::{Endpoint, Mode, Port, Protocol, Table};
+
+/// A rule with the workloads it speaks of. Lists are empty for sides that are not workloads.
+pub(super) struct Resolved<'a> {
+    pub(super) rule: &'a Rule,
+    pub(super) rank: u32,
+    pub(super) sources: Vec<&'a Endpoint>,
+    pub(super) targets: Vec<(&'a Endpoint, &'a Port)>,
+}
+
+/// Resolves every rule; what cannot be resolved is in the report.
+pub(super) fn all<'a>(rules: &'a RuleSet, table: &'a Table, report: &mut Report) -> Vec<Resolved<'a>> {
+    let mut resolver = Resolver { file: &rules.file, table, by_tenant: BTreeMap::new(), report };
+    for endpoint in &table.endpoints {
+        let workloads = resolver.by_tenant.entry(endpoint.tenant.as_str()).or_default();
+        workloads.entry(endpoint.workload.as_str()).or_insert(endpoint);
+    }
+    let ranks = 0u32..;
+    ranks.zip(&rules.rules).map(|(rank, rule)| resolver.rule(rule, rank)).collect()
+}
+
+struct Resolver<'a, 'r> {
+    file: &'a str,
+    table: &'a Table,
+    /// Tenant, then workload id; one endpoint stands for all pods of a workload.
+    by_tenant: BTreeMap<&'a str, BTreeMap<&'a str, &'a Endpoint>>,
+    report: &'r mut Report,
+}
+
+impl<'a> Resolver<'a, '_> {
+    fn rule(&mut self, rule: &'a Rule, rank: u32) -> Resolved<'a> {
+        let sources = match &rule.from {
+            Source::Workload(id) => self.workload(rule, id.as_str(), "from"),
+            Source::Labels(labels) => self.labels(rule, labels, "from"),
+            Source::Cidr(_) => Vec::new(),
+            Source::External { uri, .. } => {
+                if !foreign_uri(uri, &self.table.trust_domain) {
+                    let message =
+                        format!("an external CA cannot speak for our trust domain {}", self.table.trust_domain);
+                    self.fail(rule, message, "name a workload, or an identity of the CA's own domain");
+                }
+                Vec::new()
+            }
+        };
+        let (found, port) = match &rule.to {
+            Destination::Workload { workload, port } => (self.workload(rule, workload.as_str(), "to"), Some(port)),
+            Destination::Labels { labels, port } => (self.labels(rule, labels, "to"), Some(port)),
+            Destination::External { .. } | Destination::Cidr { .. } => (Vec::new(), None),
+        };
+        let mut targets = Vec::new();
+        if let Some(name) = port {
+            for endpoint in found {
+                match endpoint.port(name.as_str()) {
+                    Some(port) => {
+                        self.port_fits(rule, endpoint, port);
+                        targets.push((endpoint, port));
+                    }
+                    None => self.unknown_port(rule, endpoint, name.as_str()),
+                }
+            }
+        }
+        Resolved { rule, rank, sources, targets }
+    }
+
+    fn workload(&mut self, rule: &Rule, id: &str, side: &str) -> Vec<&'a Endpoint> {
+        let known = self.by_tenant.get(rule.tenant.as_str());
+        if let Some(endpoint) = known.and_then(|workloads| workloads.get(id)) {
+            return vec![endpoint];
+        }
+        let names: Vec<&str> = known.into_iter().flatten().map(|(name, _)| *name).take(8).collect();
+        let remedy = if names.is_empty() {
+            format!("tenant {:?} has no workload: check the tenant", rule.tenant.as_str())
+        } else {
+            format!("known workloads of the tenant: {}", names.join(", "))
+        };
+        self.fail(rule, format!("{side}: unknown workload {id:?} in tenant {:?}", rule.tenant.as_str()), remedy);
+        Vec::new()
+    }
+
+    fn labels(&mut self, rule: &Rule, labels: &BTreeMap<String, String>, side: &str) -> Vec<&'a Endpoint> {
+        let known = self.by_tenant.get(rule.tenant.as_str());
+        let fits =
+            |endpoint: &&&'a Endpoint| labels.iter().all(|(name, value)| endpoint.labels.get(name) == Some(value));
+        let found: Vec<&'a Endpoint> =
+            known.into_iter().flat_map(|workloads| workloads.values()).filter(fits).copied().collect();
+        if labels.is_empty() {
+            self.fail(rule, format!("{side}: an empty selector covers the whole tenant"), "name at least one label");
+        } else if found.is_empty() {
+            self.fail(rule, format!("{side}: no workload has these labels"), "check the labels of the endpoints");
+        }
+        found
+    }
+
+    fn unknown_port(&mut self, rule: &Rule, endpoint: &Endpoint, name: &str) {
+        let names: Vec<&str> = endpoint.ports.iter().map(|port| port.name.as_str()).collect();
+        let remedy = if names.is_empty() {
+            format!("give {} a port in its endpoint", endpoint.workload)
+        } else {
+            format!("ports of {}: {}", endpoint.workload, names.join(", "))
+        };
+        self.fail(rule, format!("to: workload {} has no port {name:?}", endpoint.workload), remedy);
+    }
+
+    /// Which callers a port can tell apart depends on its mode.
+    fn port_fits(&mut self, rule: &Rule, endpoint: &Endpoint, port: &Port) {
+        let place = format!("port {} of {}", port.name, endpoint.workload);
+        match (&rule.from, port.mode) {
+            (Source::Cidr(_), Mode::Mtls) => self.fail(
+                rule,
+                format!("{place} is mtls: a cidr alone would let any valid certificate in"),
+                "name a workload or an external_ca in from, or set the port's mode to tls or tcp",
+            ),
+            (Source::Workload(_) | Source::Labels(_) | Source::External { .. }, Mode::Tls | Mode::Tcp) => self.fail(
+                rule,
+                format!("{place} asks for no client certificate, so it cannot know its caller"),
+                "set the port's mode to mtls, or use a cidr in from",
+            ),
+            _ => {}
+        }
+        if rule.http.is_some() && port.protocol == Protocol::Tcp {
+            self.fail(
+                rule,
+                format!("{place} has protocol tcp: nobody reads its requests, so the http block never matches"),
+                "set the port's protocol to http, or drop the http block",
+            );
+        }
+    }
+
+    fn fail(&mut self, rule: &Rule, message: String, remedy: impl Into<String>) {
+        self.report.push(Problem {
+            file: self.file.to_owned(),
+            line: rule.at.line,
+            column: rule.at.column,
+            subject: format!("rule {}", rule.id),
+            message,
+            remedy: remedy.into(),
+        });
+    }
+}

@@ -1,0 +1,294 @@
+//! The compiled rules of one node: what the Rego reads under `data.nova`, and what the node reads natively beside it.
+//!
+//! Ordered maps only, so that the same rules give the same bytes. A rule is one object wherever it appears; its rank is
+//! unique in the bundle, so overlapping lists decide instead of failing.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use nova_proto::ids::SpiffeId;
+use serde::{Deserialize, Serialize};
+
+use crate::path::pattern::{PathPattern, segments_match};
+use crate::workloads::{Mode, Protocol};
+
+/// The layout version this build writes and reads.
+pub const SCHEMA: u32 = 1;
+
+/// `data.nova`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeData {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The node these rules are for.
+    pub node: String,
+    /// Trust domain of the node's own identities.
+    pub trust_domain: String,
+    /// By source workload: where it may go.
+    pub egress: BTreeMap<String, Egress>,
+    /// By target workload, then port name: who may come.
+    pub ingress: BTreeMap<String, BTreeMap<String, IngressPort>>,
+    /// By source workload, then rule id: what a granted rule leads to.
+    pub targets: BTreeMap<String, BTreeMap<String, Vec<EgressTarget>>>,
+    /// Workloads of this node.
+    pub workloads: BTreeMap<String, WorkloadEntry>,
+    /// CA name to certificates, DER in base64.
+    pub external_cas: BTreeMap<String, Vec<String>>,
+}
+
+/// Where one workload may go.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Egress {
+    /// `host:port` to rules.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exact: BTreeMap<String, Vec<RuleEntry>>,
+    /// Wildcard names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub suffix: Vec<SuffixEntry>,
+    /// Address ranges; they match address literals only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cidr: Vec<EgressCidr>,
+}
+
+/// `*.example.com:443` and its rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuffixEntry {
+    /// Starts with a dot.
+    pub suffix: String,
+    /// Destination port.
+    pub port: u16,
+    /// Rules of the pair.
+    pub rules: Vec<RuleEntry>,
+}
+
+/// An address range as destination.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressCidr {
+    /// The range.
+    pub cidr: IpNet,
+    /// Destination port.
+    pub port: u16,
+    /// Rules of the pair.
+    pub rules: Vec<RuleEntry>,
+}
+
+/// Who may come to one port of a workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct IngressPort {
+    /// SPIFFE ID of our own trust domain to rules.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub peer: BTreeMap<String, Vec<RuleEntry>>,
+    /// External CA name to its peers.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub external: BTreeMap<String, ExternalPeers>,
+    /// Source ranges; only on ports that ask for no client certificate.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cidr: Vec<IngressCidr>,
+}
+
+/// The peers of one external CA.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ExternalPeers {
+    /// URI to rules.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exact: BTreeMap<String, Vec<RuleEntry>>,
+    /// URI prefixes; each ends in `/`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefix: Vec<PrefixEntry>,
+}
+
+/// A URI prefix and its rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PrefixEntry {
+    /// Ends in `/`.
+    pub prefix: String,
+    /// Rules of the pair.
+    pub rules: Vec<RuleEntry>,
+}
+
+/// A source range and its rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IngressCidr {
+    /// The range.
+    pub cidr: IpNet,
+    /// Rules of the pair.
+    pub rules: Vec<RuleEntry>,
+}
+
+/// One rule as the engines read it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RuleEntry {
+    /// Rule id.
+    pub id: String,
+    /// Position in the rules file; unique in the bundle; the lowest one that matches wins.
+    pub rank: u32,
+    /// No `http` block: matches every request and grants opaque bytes.
+    #[serde(skip_serializing_if = "is_false")]
+    pub l4: bool,
+    /// Methods, or `*`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub methods: BTreeMap<String, bool>,
+    /// Exact paths.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub exact: BTreeMap<String, bool>,
+    /// Path prefixes, each ends in `/`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prefix: Vec<String>,
+    /// Patterns with as many segments as the path.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub segs: Vec<Vec<String>>,
+    /// Patterns with fewer segments than the path.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub segs_prefix: Vec<Vec<String>>,
+    /// Audit mode.
+    #[serde(skip_serializing_if = "is_false")]
+    pub audit: bool,
+    /// Name of the credential to inject.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub credential: String,
+}
+
+impl RuleEntry {
+    /// Adds a path pattern.
+    pub(crate) fn add_path(&mut self, pattern: &PathPattern) {
+        match pattern {
+            PathPattern::Exact(path) => {
+                self.exact.insert(path.clone(), true);
+            }
+            PathPattern::Prefix(prefix) => self.prefix.push(prefix.clone()),
+            PathPattern::Segments(segments) => self.segs.push(segments.clone()),
+            PathPattern::SegmentsPrefix(segments) => self.segs_prefix.push(segments.clone()),
+        }
+    }
+
+    /// Whether the method is covered; rules without an `http` block cover every method.
+    pub(crate) fn method_ok(&self, method: Option<&str>) -> bool {
+        let listed = |name: &str| self.methods.get(name).copied().unwrap_or(false);
+        self.l4 || listed("*") || method.is_some_and(listed)
+    }
+
+    /// Whether the path is covered; rules without an `http` block cover every path.
+    pub(crate) fn path_ok(&self, path: Option<&str>) -> bool {
+        let covered = |path: &str| {
+            self.exact.get(path).copied().unwrap_or(false)
+                || self.prefix.iter().any(|prefix| path.starts_with(prefix.as_str()))
+                || self.segs.iter().any(|pattern| segments_match(pattern, path, false))
+                || self.segs_prefix.iter().any(|pattern| segments_match(pattern, path, true))
+        };
+        self.l4 || path.is_some_and(covered)
+    }
+
+    /// The paths as they would be written in a rule.
+    pub(crate) fn paths_text(&self) -> String {
+        let mut all: Vec<String> = self.exact.keys().cloned().collect();
+        all.extend(self.prefix.iter().map(|prefix| format!("{prefix}**")));
+        all.extend(self.segs.iter().map(|pattern| format!("/{}", pattern.join("/"))));
+        all.extend(self.segs_prefix.iter().map(|pattern| format!("/{}/**", pattern.join("/"))));
+        all.join(", ")
+    }
+}
+
+/// What the node needs to know of a workload beside its endpoints.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WorkloadEntry {
+    /// Its tenant.
+    pub tenant: String,
+    /// Its identity.
+    pub spiffe_id: SpiffeId,
+}
+
+/// What a granted egress rule leads to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum EgressTarget {
+    /// Another workload: mTLS with exactly this SPIFFE ID on the other side.
+    Workload {
+        /// Workload id.
+        workload: String,
+        /// Its full name, `<workload>.<tenant>.nova`.
+        host: String,
+        /// Other names it may be called by.
+        aliases: Vec<String>,
+        /// The identity the callee must prove.
+        spiffe_id: SpiffeId,
+        /// Port number on the workload's IP.
+        port: u16,
+        /// Port name.
+        port_name: String,
+        /// How the callee's supervisor terminates the port.
+        mode: Mode,
+        /// What is spoken on it.
+        protocol: Protocol,
+    },
+    /// A host outside.
+    External {
+        /// The exact name, or `*.` and a suffix.
+        host: String,
+        /// Port.
+        port: u16,
+        /// What the supervisor does about TLS.
+        tls: UpstreamTls,
+        /// Name of the external CA that must have signed the server; web roots otherwise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ca: Option<String>,
+        /// Private ranges the name may resolve to.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        addresses: Vec<IpNet>,
+    },
+    /// An address literal out of a range.
+    Cidr {
+        /// The range.
+        cidr: IpNet,
+        /// Port.
+        port: u16,
+    },
+}
+
+impl EgressTarget {
+    /// Whether this target is the one for `host` (canonical) and `port`.
+    #[must_use]
+    pub fn covers(&self, host: &crate::host::Host, port: u16) -> bool {
+        match self {
+            Self::Workload { host: name, aliases, port: want, .. } => {
+                port == *want && (host.as_str() == name || aliases.iter().any(|alias| alias == host.as_str()))
+            }
+            Self::External { host: name, port: want, .. } => {
+                port == *want
+                    && match name.strip_prefix('*') {
+                        Some(suffix) => host.as_str().ends_with(suffix),
+                        None => host.as_str() == name,
+                    }
+            }
+            Self::Cidr { cidr, port: want } => {
+                port == *want && host.address().is_some_and(|address| cidr.contains(&address))
+            }
+        }
+    }
+}
+
+/// What the supervisor does about TLS towards an external host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UpstreamTls {
+    /// The app speaks plaintext to the supervisor, which speaks TLS to the host.
+    Originate,
+    /// Bytes are copied as they are; TLS, if any, is the app's own.
+    Passthrough,
+    /// Plaintext HTTP on both sides.
+    None,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature serde wants")]
+fn is_false(value: &bool) -> bool {
+    !value
+}

@@ -1,0 +1,89 @@
+//! The answer of a decision.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// What policy says about one input. `reason` and `rule_id` go into the audit record as they are.
+#[must_use = "a decision that nobody reads decides nothing"]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Decision {
+    /// Whether it may pass.
+    pub allow: bool,
+    /// It passes only because every rule of the pair is in audit mode.
+    #[serde(rename = "audit")]
+    pub would_deny: bool,
+    /// The rule that granted it; empty when none did and in the connect phase.
+    pub rule_id: Arc<str>,
+    /// Name of the credential to inject; empty when there is none.
+    pub credential: Arc<str>,
+    /// Why.
+    pub reason: DecisionReason,
+}
+
+impl Decision {
+    /// A refusal.
+    pub fn deny(reason: DecisionReason) -> Self {
+        Self { allow: false, would_deny: false, rule_id: "".into(), credential: "".into(), reason }
+    }
+
+    /// Turns a grant that needs a credential into a refusal: no node can provide credentials yet. Rule and credential
+    /// stay in the answer, for the audit record.
+    pub(crate) fn without_credentials(self) -> Self {
+        if self.allow && !self.credential.is_empty() {
+            return Self { allow: false, reason: DecisionReason::CredentialUnavailable, ..self };
+        }
+        self
+    }
+}
+
+/// Why a decision came out as it did: a closed set, metric label and audit field at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DecisionReason {
+    /// A rule grants it.
+    Rule,
+    /// The pair has a rule, so it may connect.
+    Connect,
+    /// No rule grants it, but all rules of the pair are in audit mode.
+    WouldDeny,
+    /// The pair has no rule.
+    NoGrant,
+    /// The pair has rules, but none for this method and path.
+    L7Mismatch,
+    /// The pair has only rules with an `http` block; uninspected bytes need one without.
+    NeedsOpaqueGrant,
+    /// The rule injects a credential that this node cannot provide.
+    CredentialUnavailable,
+    /// The engine failed, ran out of its budget, or answered something that is not a decision.
+    EngineError,
+}
+
+impl DecisionReason {
+    /// The code for logs and metrics.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::Connect => "connect",
+            Self::WouldDeny => "would_deny",
+            Self::NoGrant => "no_grant",
+            Self::L7Mismatch => "l7_mismatch",
+            Self::NeedsOpaqueGrant => "needs_opaque_grant",
+            Self::CredentialUnavailable => "credential_unavailable",
+            Self::EngineError => "engine_error",
+        }
+    }
+
+    /// Whether a decision with this reason allows; an engine that says otherwise has failed.
+    pub(crate) fn allows(self) -> bool {
+        matches!(self, Self::Rule | Self::Connect | Self::WouldDeny)
+    }
+
+    /// The reasons a policy engine may give, by code.
+    pub(crate) fn from_engine(code: &str) -> Option<Self> {
+        [Self::Rule, Self::Connect, Self::WouldDeny, Self::NoGrant, Self::L7Mismatch, Self::NeedsOpaqueGrant]
+            .into_iter()
+            .find(|reason| reason.as_str() == code)
+    }
+}

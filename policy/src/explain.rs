@@ -1,0 +1,234 @@
+//! Why a decision came out as it did: the verdict, then for every rule of the workload which test failed.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::data::{NodeData, RuleEntry};
+use crate::decision::Decision;
+use crate::engine::Policy;
+use crate::input::{Direction, Input, OWN_CA, Phase};
+use crate::judge;
+
+/// Most rules listed.
+const MAX_RULES: usize = 50;
+
+/// The steps of one decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Explanation {
+    /// What was asked.
+    pub input: Input,
+    /// Revision of the bundle it was decided with.
+    pub revision: String,
+    /// Serial of that bundle.
+    pub serial: u64,
+    /// The verdict.
+    pub decision: Decision,
+    /// Rules of the workload, candidates first.
+    pub rules: Vec<Considered>,
+    /// Rules left out for length.
+    pub omitted: usize,
+    /// What would have allowed it, for people; empty when it was allowed.
+    pub hint: String,
+}
+
+/// One rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Considered {
+    /// Its id.
+    pub rule: String,
+    /// It belongs to this pair: the tests of the pair all passed.
+    pub candidate: bool,
+    /// All tests passed.
+    pub matches: bool,
+    /// It is in audit mode.
+    pub audit: bool,
+    /// The tests in order.
+    pub tests: Vec<Test>,
+    #[serde(skip)]
+    rank: u32,
+}
+
+/// One test of one rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Test {
+    /// What is compared.
+    pub test: &'static str,
+    /// What the rule wants.
+    pub wanted: String,
+    /// What the input has.
+    pub got: String,
+    /// Whether it passed.
+    pub ok: bool,
+}
+
+/// Explains a decision natively from the policy's data.
+#[must_use]
+pub fn explain(policy: &Policy, input: &Input) -> Explanation {
+    let data = policy.data();
+    let candidates = judge::candidates(data, input);
+    let decision = judge::verdict(&candidates, input).without_credentials();
+    let mut rules = considered(data, input);
+    rules.sort_by_key(|rule| (!rule.candidate, rule.rank));
+    let omitted = rules.len().saturating_sub(MAX_RULES);
+    rules.truncate(MAX_RULES);
+    let hint = if decision.allow { String::new() } else { hint(data, input, &decision) };
+    Explanation {
+        input: input.clone(),
+        revision: policy.revision().to_owned(),
+        serial: policy.serial(),
+        decision,
+        rules,
+        omitted,
+        hint,
+    }
+}
+
+/// The ways one rule can be reached by the pair, collected over the lists it appears in.
+struct Ways<'d> {
+    rule: &'d RuleEntry,
+    tests: Vec<Way>,
+}
+
+/// One list entry: the tests that lead to it.
+type Way = Vec<(&'static str, String, bool)>;
+
+fn considered(data: &NodeData, input: &Input) -> Vec<Considered> {
+    let mut ways: BTreeMap<u32, Ways<'_>> = BTreeMap::new();
+    match input.direction() {
+        Direction::Egress => egress_ways(data, input, &mut ways),
+        Direction::Ingress => ingress_ways(data, input, &mut ways),
+    }
+    ways.into_values().map(|ways| finish(&ways, input)).collect()
+}
+
+fn note<'d>(ways: &mut BTreeMap<u32, Ways<'d>>, rules: &'d [RuleEntry], way: &Way) {
+    for rule in rules {
+        ways.entry(rule.rank).or_insert_with(|| Ways { rule, tests: Vec::new() }).tests.push(way.clone());
+    }
+}
+
+fn egress_ways<'d>(data: &'d NodeData, input: &Input, ways: &mut BTreeMap<u32, Ways<'d>>) {
+    let Some(egress) = data.egress.get(input.workload()) else { return };
+    let got = destination(input);
+    let (host, port) = (input.dest_host().unwrap_or_default(), input.dest_port());
+    for (key, rules) in &egress.exact {
+        note(ways, rules, &vec![("destination", key.clone(), *key == got)]);
+    }
+    for entry in &egress.suffix {
+        let ok = Some(entry.port) == port && host.ends_with(&entry.suffix);
+        note(ways, &entry.rules, &vec![("destination", format!("*{}:{}", entry.suffix, entry.port), ok)]);
+    }
+    for entry in &egress.cidr {
+        let inside = host.parse().is_ok_and(|address: std::net::IpAddr| entry.cidr.contains(&address));
+        let wanted = format!("an address in {}, port {}", entry.cidr, entry.port);
+        note(ways, &entry.rules, &vec![("destination", wanted, inside && Some(entry.port) == port)]);
+    }
+}
+
+fn ingress_ways<'d>(data: &'d NodeData, input: &Input, ways: &mut BTreeMap<u32, Ways<'d>>) {
+    let Some(ports) = data.ingress.get(input.workload()) else { return };
+    let (peer, ca) = (input.peer().unwrap_or_default(), input.peer_ca());
+    for (name, port) in ports {
+        let same_port = ("port", name.clone(), Some(name.as_str()) == input.port());
+        let own = ("peer_ca", OWN_CA.to_owned(), ca.is_some_and(judge::is_own_ca));
+        for (id, rules) in &port.peer {
+            note(ways, rules, &vec![same_port.clone(), own.clone(), ("peer", id.clone(), id == peer)]);
+        }
+        for (name, peers) in &port.external {
+            let same_ca = ("peer_ca", name.clone(), Some(name.as_str()) == ca);
+            for (id, rules) in &peers.exact {
+                note(ways, rules, &vec![same_port.clone(), same_ca.clone(), ("peer", id.clone(), id == peer)]);
+            }
+            for entry in &peers.prefix {
+                let under = ("peer", format!("{}*", entry.prefix), peer.starts_with(&entry.prefix));
+                note(ways, &entry.rules, &vec![same_port.clone(), same_ca.clone(), under]);
+            }
+        }
+        for entry in &port.cidr {
+            let inside = input.src_ip().and_then(|text| text.parse().ok());
+            let inside = inside.is_some_and(|address: std::net::IpAddr| entry.cidr.contains(&address));
+            note(ways, &entry.rules, &vec![same_port.clone(), ("source_address", entry.cidr.to_string(), inside)]);
+        }
+    }
+}
+
+/// Shows the way that passed, or else the one that came closest, and adds the tests of the request.
+fn finish(ways: &Ways<'_>, input: &Input) -> Considered {
+    let rule = ways.rule;
+    let passed = |way: &&Way| way.iter().filter(|(_, _, ok)| *ok).count();
+    let best = ways.tests.iter().find(|way| way.iter().all(|(_, _, ok)| *ok));
+    let candidate = best.is_some();
+    let shown = best.or_else(|| ways.tests.iter().max_by_key(passed)).cloned().unwrap_or_default();
+    let mut tests: Vec<Test> =
+        shown.into_iter().map(|(test, wanted, ok)| Test { test, wanted, got: got(test, input), ok }).collect();
+    match input.phase() {
+        Phase::Connect => {}
+        Phase::Opaque => tests.push(Test {
+            test: "opaque",
+            wanted: "a rule without an http block".to_owned(),
+            got: if rule.l4 { "no http block" } else { "an http block" }.to_owned(),
+            ok: rule.l4,
+        }),
+        Phase::Request if rule.l4 => {}
+        Phase::Request => tests.extend([
+            Test {
+                test: "method",
+                wanted: rule.methods.keys().cloned().collect::<Vec<_>>().join(", "),
+                got: got("method", input),
+                ok: rule.method_ok(input.method()),
+            },
+            Test { test: "path", wanted: rule.paths_text(), got: got("path", input), ok: rule.path_ok(input.path()) },
+        ]),
+    }
+    let matches = tests.iter().all(|test| test.ok);
+    Considered { rule: rule.id.clone(), candidate, matches, audit: rule.audit, tests, rank: rule.rank }
+}
+
+fn got(test: &str, input: &Input) -> String {
+    let text = match test {
+        "destination" => return destination(input),
+        "port" => input.port(),
+        "peer" => input.peer(),
+        "peer_ca" => input.peer_ca(),
+        "source_address" => input.src_ip(),
+        "method" => input.method(),
+        "path" => input.path(),
+        _ => None,
+    };
+    text.unwrap_or("(none)").to_owned()
+}
+
+fn destination(input: &Input) -> String {
+    format!("{}:{}", input.dest_host().unwrap_or("(none)"), input.dest_port().unwrap_or(0))
+}
+
+fn hint(data: &NodeData, input: &Input, decision: &Decision) -> String {
+    use crate::decision::DecisionReason as Reason;
+    let workload = input.workload();
+    if !data.workloads.contains_key(workload) {
+        return format!("workload {workload:?} is not in this bundle: was it compiled for this node?");
+    }
+    match (decision.reason, input.direction()) {
+        (Reason::NoGrant, Direction::Egress) => {
+            format!("no rule from workload {workload} to {}: add one", destination(input))
+        }
+        (Reason::NoGrant, Direction::Ingress) => {
+            let who = input.peer().or(input.src_ip()).unwrap_or("this caller");
+            format!("no rule from {who} to port {} of {workload}: add one", input.port().unwrap_or("(none)"))
+        }
+        (Reason::L7Mismatch, _) => format!(
+            "a rule of the pair must list {} {}",
+            input.method().unwrap_or("the method"),
+            input.path().unwrap_or("the path")
+        ),
+        (Reason::NeedsOpaqueGrant, _) => "uninspected bytes need a rule of the pair without an http block".to_owned(),
+        (Reason::CredentialUnavailable, _) => {
+            format!(
+                "rule {} injects credential {}, which this node cannot provide",
+                decision.rule_id, decision.credential
+            )
+        }
+        _ => String::new(),
+    }
+}

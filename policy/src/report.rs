@@ -1,0 +1,90 @@
+//! Mistakes in files that people write: all of them at once, each with its place and what to do.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Most problems kept; a file with more is not worth reading on.
+const MAX_PROBLEMS: usize = 200;
+
+/// One mistake.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Problem {
+    /// The file.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column, from 1.
+    pub column: usize,
+    /// What it is about: `rule x-to-a`, `endpoint service-a`; empty at the top.
+    pub subject: String,
+    /// What is wrong.
+    pub message: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        if !self.subject.is_empty() {
+            write!(f, "{}: ", self.subject)?;
+        }
+        write!(f, "{} (remedy: {})", self.message, self.remedy)
+    }
+}
+
+/// All mistakes of one run, in the order of the files.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, thiserror::Error)]
+pub struct Report {
+    /// The mistakes.
+    pub problems: Vec<Problem>,
+}
+
+impl Report {
+    /// `Ok` when there is nothing to report.
+    ///
+    /// # Errors
+    /// The report itself, when it is not empty.
+    pub fn into_result(self) -> Result<(), Self> {
+        if self.problems.is_empty() { Ok(()) } else { Err(self) }
+    }
+
+    /// Adds a mistake.
+    pub(crate) fn push(&mut self, problem: Problem) {
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(problem);
+        }
+    }
+
+    /// Adds all mistakes of another report.
+    pub fn append(&mut self, other: Self) {
+        for problem in other.problems {
+            self.push(problem);
+        }
+    }
+
+    /// Whether there is nothing to report.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    /// Puts the mistakes into the order of the text.
+    pub(crate) fn sort(&mut self) {
+        self.problems.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
+        self.problems.dedup();
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{problem}")?;
+        }
+        Ok(())
+    }
+}
