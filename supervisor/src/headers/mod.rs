@@ -117,3 +117,6 @@ fn strip_matching(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
         headers.remove(name);
     }
 }
+
+#[cfg(test)]
+mod tests;
