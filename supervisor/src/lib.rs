@@ -1,12 +1,23 @@
 //! The trusted supervisor of a node: every byte into or out of a workload passes through it.
 //!
-//! Reading order: `app` (what is started), `ingress` and `egress` (what happens to a connection), `decide` (the one
-//! decision point), `dial` (what a permit opens), `audit` (what is recorded).
+//! Reading order: `app` (what is started), [`ingress`] and [`egress`] (what happens to a connection), [`decide`] (the one
+//! decision point), [`dial`] (what a permit opens), [`audit`] (what is recorded).
 
+pub mod accept;
+pub mod audit;
 pub mod config;
-pub mod identity;
+pub mod conn;
+pub mod copy;
+pub mod decide;
+pub mod dial;
+pub mod egress;
 pub mod gate;
+pub mod guestlink;
 pub mod headers;
+pub mod identity;
+pub mod ingress;
+pub mod net;
 pub mod reason;
+pub mod state;
 pub mod sys;
 pub mod tls;

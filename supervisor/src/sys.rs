@@ -21,3 +21,26 @@ pub fn take_inherited_fd(fd: RawFd) -> io::Result<OwnedFd> {
     // configuration names each inherited descriptor once, read at start before anything else is opened.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
+
+/// `accept4` with CLOEXEC and NONBLOCK.
+///
+/// # Errors
+/// Those of the call.
+pub fn accept_nonblocking(listener: &OwnedFd) -> io::Result<OwnedFd> {
+    use std::os::fd::AsRawFd;
+
+    use nix::sys::socket::{SockFlag, accept4};
+    let fd = accept4(listener.as_raw_fd(), SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC)?;
+    // SAFETY: the kernel just made this descriptor for us; nobody else knows its number.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Registers a descriptor with the current runtime.
+///
+/// # Errors
+/// Those of epoll.
+pub fn register(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` names one open descriptor for as long as it lives, and the `AsyncFd` owns it for all of its own
+    // life: it cannot be closed or replaced underneath the registration.
+    unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(io::Error::from)
+}

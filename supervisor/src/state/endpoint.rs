@@ -1,8 +1,8 @@
 //! An endpoint: what novalet says of one workload's pod, and what lives of it in this process.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -138,6 +138,7 @@ pub enum Stage {
 
 /// An endpoint in this process: its spec and its live parts. One value per generation.
 pub struct Endpoint {
+    weak: Weak<Endpoint>,
     spec: ArcSwap<EndpointSpec>,
     stage: watch::Sender<Stage>,
     open: AtomicUsize,
@@ -163,12 +164,13 @@ impl Endpoint {
     /// A new endpoint that serves nothing yet.
     #[must_use]
     pub fn new(spec: EndpointSpec) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new_cyclic(|weak| Self {
+            weak: Weak::clone(weak),
             spec: ArcSwap::from_pointee(spec),
             stage: watch::Sender::new(Stage::Waiting),
             open: AtomicUsize::new(0),
             handshakes: AtomicUsize::new(0),
-            svid: Arc::new(SvidCell::empty()),
+            svid: SvidCell::empty(),
             status: ArcSwapOption::empty(),
         })
     }
@@ -205,6 +207,12 @@ impl Endpoint {
     #[must_use]
     pub fn watch_stage(&self) -> watch::Receiver<Stage> {
         self.stage.subscribe()
+    }
+
+    /// A reference that does not keep the endpoint.
+    #[must_use]
+    pub fn weak(&self) -> Weak<Self> {
+        Weak::clone(&self.weak)
     }
 
     /// Connections open now, both directions.

@@ -1,0 +1,183 @@
+//! The data-plane threads: one per core, each with its own runtime and its own listeners. A connection lives and dies on
+//! the thread that accepted it; nothing on its path is shared with another thread.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::LocalSet;
+
+use crate::guestlink::GuestSocket;
+use crate::state::endpoint::{Endpoint, PortSpec, Stage};
+
+/// Jobs on the way to one thread. A full queue means the thread is stuck; what does not fit is closed.
+const QUEUE: usize = 4096;
+/// How long an accept loop rests when the process has no descriptors left.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How often a thread does its housekeeping.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What a thread does with connections. Made on the thread, never leaves it.
+pub trait Service: 'static {
+    /// Somebody connected to a port of a workload.
+    fn tcp(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, stream: TcpStream, from: SocketAddr);
+    /// A guest connected.
+    fn guest(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream);
+    /// Called every 100 ms.
+    fn tick(&self);
+}
+
+enum Job {
+    Listen { endpoint: Arc<Endpoint>, port: Arc<PortSpec>, socket: StdTcpListener, closed: watch::Receiver<bool> },
+    Guest { endpoint: Arc<Endpoint>, stream: GuestSocket },
+}
+
+/// The threads, as the rest of the process sees them.
+#[derive(Clone)]
+pub struct Workers {
+    threads: Arc<[mpsc::Sender<Job>]>,
+    next: Arc<AtomicUsize>,
+}
+
+impl Workers {
+    /// Starts `count` threads; each makes its service with `make`.
+    ///
+    /// # Errors
+    /// When a thread cannot be started or its service cannot be made.
+    pub fn start<S: Service>(
+        count: usize,
+        make: impl Fn() -> io::Result<S> + Clone + Send + 'static,
+    ) -> io::Result<Self> {
+        let mut threads = Vec::with_capacity(count);
+        for index in 0..count {
+            let (jobs, queue) = mpsc::channel(QUEUE);
+            let (started, wait) = std::sync::mpsc::sync_channel(1);
+            let make = make.clone();
+            std::thread::Builder::new().name(format!("data-{index}")).spawn(move || run(queue, make, &started))?;
+            wait.recv().map_err(|_| io::Error::other("a data-plane thread ended while it started"))??;
+            threads.push(jobs);
+        }
+        Ok(Self { threads: threads.into(), next: Arc::default() })
+    }
+
+    /// How many threads there are: a port needs as many listening sockets.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.threads.len()
+    }
+
+    /// Accepts on `sockets`, one per thread, until the endpoint drains or `closed` turns true.
+    pub fn listen(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        port: &PortSpec,
+        sockets: Vec<StdTcpListener>,
+        closed: &watch::Receiver<bool>,
+    ) {
+        let port = Arc::new(port.clone());
+        for (thread, socket) in self.threads.iter().zip(sockets) {
+            let closed = closed.clone();
+            let job = Job::Listen { endpoint: Arc::clone(endpoint), port: Arc::clone(&port), socket, closed };
+            if thread.try_send(job).is_err() {
+                tracing::error!(workload = %endpoint.spec().workload, port = %port.name, "a data-plane thread is stuck: the port is not served by it");
+            }
+        }
+    }
+
+    /// Gives a guest's connection to the next thread in turn.
+    pub fn guest_stream(&self, endpoint: &Arc<Endpoint>, stream: GuestSocket) {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
+        // A full queue drops the job and with it the stream: the guest sees a closed connection.
+        let _ = self.threads[turn].try_send(Job::Guest { endpoint: Arc::clone(endpoint), stream });
+    }
+}
+
+fn run<S: Service>(
+    mut queue: mpsc::Receiver<Job>,
+    make: impl Fn() -> io::Result<S>,
+    started: &std::sync::mpsc::SyncSender<io::Result<()>>,
+) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(started.send(Err(error))),
+    };
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        let service = match make() {
+            Ok(service) => Rc::new(service),
+            Err(error) => return drop(started.send(Err(error))),
+        };
+        let _ = started.send(Ok(()));
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tokio::select! {
+                job = queue.recv() => match job {
+                    Some(job) => start(&service, job),
+                    None => return,
+                },
+                _ = tick.tick() => service.tick(),
+            }
+        }
+    });
+}
+
+fn start<S: Service>(service: &Rc<S>, job: Job) {
+    match job {
+        Job::Listen { endpoint, port, socket, closed } => match TcpListener::from_std(socket) {
+            Ok(listener) => {
+                drop(tokio::task::spawn_local(accept(Rc::clone(service), endpoint, port, listener, closed)))
+            }
+            Err(error) => tracing::error!(%error, port = %port.name, "a listener cannot be registered"),
+        },
+        Job::Guest { endpoint, stream } => {
+            if let Ok(stream) = UnixStream::from_std(stream) {
+                Rc::clone(service).guest(endpoint, stream);
+            }
+        }
+    }
+}
+
+async fn accept<S: Service>(
+    service: Rc<S>,
+    endpoint: Arc<Endpoint>,
+    port: Arc<PortSpec>,
+    listener: TcpListener,
+    mut closed: watch::Receiver<bool>,
+) {
+    let mut stage = endpoint.watch_stage();
+    loop {
+        let draining = stage.wait_for(|stage| *stage >= Stage::Draining);
+        let closing = closed.wait_for(|closed| *closed);
+        let accepted = tokio::select! {
+            biased;
+            accepted = listener.accept() => accepted,
+            _ = draining => break,
+            _ = closing => break,
+        };
+        match accepted {
+            Ok((stream, from)) => Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&port), stream, from),
+            Err(error) if is_about_one_connection(&error) => {}
+            Err(error) => {
+                tracing::warn!(%error, port = %port.name, "accept failed; resting");
+                tokio::time::sleep(ACCEPT_REST).await;
+            }
+        }
+    }
+    // What the kernel had accepted before we close would be reset: serve it.
+    while let Some(Ok((stream, from))) = listener.accept().now_or_never() {
+        Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&port), stream, from);
+    }
+}
+
+fn is_about_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}

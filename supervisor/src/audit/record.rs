@@ -1,0 +1,173 @@
+//! A line in the making. Dropping it writes it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use nova_policy::input::{Input, Phase};
+
+use super::line::{Dest, Kind, Line, Verdict};
+use super::sink::{AuditSink, next_decision_id};
+use crate::reason::Reason;
+use crate::state::endpoint::EndpointSpec;
+
+/// An open record. Starts as a denial with [`Reason::Aborted`], so that whatever is cut short says so.
+pub struct Record {
+    sink: Arc<AuditSink>,
+    started: Instant,
+    line: Box<Line>,
+}
+
+impl Record {
+    /// Opens a record about something of an endpoint.
+    #[must_use]
+    pub fn open(sink: &Arc<AuditSink>, kind: Kind, direction: &'static str, endpoint: &EndpointSpec) -> Self {
+        let line = Line {
+            time: String::new(),
+            kind,
+            decision_id: next_decision_id(),
+            revision: String::new(),
+            engine: "",
+            direction,
+            phase: "",
+            workload: endpoint.workload.as_str().to_owned(),
+            pod_uid: endpoint.pod_uid.as_str().to_owned(),
+            generation: endpoint.generation,
+            peer: String::new(),
+            peer_ca: String::new(),
+            src: None,
+            dest: Dest::default(),
+            method: String::new(),
+            path: String::new(),
+            rule: String::new(),
+            verdict: Verdict::Deny,
+            reason: Reason::Aborted.as_str(),
+            detail: "",
+            credential: String::new(),
+            upgraded: false,
+            status: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            duration_us: 0,
+            close: "",
+            input: None,
+        };
+        Self { sink: Arc::clone(sink), started: Instant::now(), line: Box::new(line) }
+    }
+
+    /// The id that the caller is told.
+    #[must_use]
+    pub fn decision_id(&self) -> &str {
+        &self.line.decision_id
+    }
+
+    /// Address the call came from.
+    pub fn src(&mut self, src: SocketAddr) {
+        self.line.src = Some(src);
+    }
+
+    /// The other side's identity.
+    pub fn peer(&mut self, id: &str, ca: Option<&str>) {
+        id.clone_into(&mut self.line.peer);
+        ca.unwrap_or_default().clone_into(&mut self.line.peer_ca);
+    }
+
+    /// Where the call goes.
+    pub fn dest(&mut self, host: &str, port: u16) {
+        host.clone_into(&mut self.line.dest.host);
+        self.line.dest.port = port;
+    }
+
+    /// The address that was dialled.
+    pub fn dialled(&mut self, addr: SocketAddr) {
+        self.line.dest.addr = Some(addr);
+    }
+
+    /// Method and canonical path.
+    pub fn request(&mut self, method: &str, path: &str) {
+        method.clone_into(&mut self.line.method);
+        path.clone_into(&mut self.line.path);
+    }
+
+    /// The app's destination had no port and was taken to 443.
+    pub fn upgraded(&mut self) {
+        self.line.upgraded = true;
+    }
+
+    /// What was asked of the engine, and of which bundle.
+    pub fn decided_on(&mut self, revision: &str, engine: &'static str, input: Input) {
+        revision.clone_into(&mut self.line.revision);
+        self.line.engine = engine;
+        self.line.phase = phase_label(input.phase());
+        self.line.input = Some(input);
+    }
+
+    /// The engine's answer.
+    pub fn verdict(&mut self, verdict: Verdict, reason: Reason, rule: &str, credential: &str) {
+        self.line.verdict = verdict;
+        self.line.reason = reason.as_str();
+        rule.clone_into(&mut self.line.rule);
+        credential.clone_into(&mut self.line.credential);
+    }
+
+    /// Refused.
+    pub fn deny(&mut self, reason: Reason) {
+        self.line.verdict = Verdict::Deny;
+        self.line.reason = reason.as_str();
+    }
+
+    /// Allowed, but the other side failed.
+    pub fn fail(&mut self, reason: Reason) {
+        self.line.verdict = Verdict::Error;
+        self.line.reason = reason.as_str();
+    }
+
+    /// A finer reason.
+    pub fn detail(&mut self, detail: &'static str) {
+        self.line.detail = detail;
+    }
+
+    /// Status code that the caller got.
+    pub fn status(&mut self, status: u16) {
+        self.line.status = Some(status);
+    }
+
+    /// Adds payload bytes.
+    pub fn bytes(&mut self, from_caller: u64, to_caller: u64) {
+        self.line.bytes_in += from_caller;
+        self.line.bytes_out += to_caller;
+    }
+
+    /// How it ended.
+    pub fn close(&mut self, how: Reason) {
+        self.line.close = how.as_str();
+    }
+
+    /// Writes an `open` line now; the record goes on as its `close`.
+    pub fn write_open(&mut self) {
+        self.line.kind = Kind::Open;
+        self.write(true);
+        self.line.kind = Kind::Close;
+        self.line.close = Reason::Aborted.as_str();
+    }
+
+    fn write(&mut self, at_once: bool) {
+        self.line.time = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+        self.line.duration_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.sink.write(&self.line, at_once || self.line.verdict == Verdict::Deny);
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        self.write(self.line.kind == Kind::Close);
+    }
+}
+
+fn phase_label(phase: Phase) -> &'static str {
+    match phase {
+        Phase::Connect => "connect",
+        Phase::Opaque => "opaque",
+        Phase::Request => "request",
+    }
+}

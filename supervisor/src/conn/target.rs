@@ -1,0 +1,18 @@
+//! The canonical path of a request: the only form that is decided and forwarded.
+
+use http::{Method, Uri};
+use nova_policy::path::CanonicalPath;
+
+use crate::reason::Reason;
+
+/// The canonical path of a target; `*` is for OPTIONS alone.
+///
+/// # Errors
+/// [`Reason::BadPath`]
+pub fn canonical_path(method: &Method, uri: &Uri) -> Result<CanonicalPath, Reason> {
+    let target = uri.path_and_query().map_or("/", |target| target.as_str());
+    if target == "*" {
+        return if method == Method::OPTIONS { Ok(CanonicalPath::asterisk()) } else { Err(Reason::BadPath) };
+    }
+    CanonicalPath::parse(target.as_bytes()).map_err(|_| Reason::BadPath)
+}

@@ -1,0 +1,7 @@
+//! Carries what was permitted between two connections: bytes as they are, or HTTP messages re-made from parsed values.
+
+mod exchange;
+mod stream;
+
+pub use exchange::{Forward, forward};
+pub use stream::{Outcome, both_ways};

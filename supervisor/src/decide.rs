@@ -1,0 +1,130 @@
+//! The one decision point. Ingress, proxy requests, tunnels, SOCKS5 and dependencies all come through [`Decider::decide`];
+//! only what comes out of it, a [`Permit`], can make `dial` open a connection.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use nova_policy::data::EgressTarget;
+use nova_policy::decision::{Decision, DecisionReason};
+use nova_policy::engine::{Evaluator, Policy};
+use nova_policy::host::Host;
+use nova_policy::input::Input;
+
+use crate::audit::{AuditSink, Record, Verdict};
+use crate::conn::{Cut, Event};
+use crate::reason::Reason;
+use crate::state::policy::PolicyCell;
+
+/// Name of the engine in audit lines.
+const ENGINE: &str = "regorus";
+
+/// Permission for exactly what its input says, on the bundle that decided it.
+#[must_use = "a permit that opens nothing was asked for in vain"]
+#[derive(Clone)]
+pub struct Permit {
+    input: Input,
+    decision: Decision,
+    policy: Arc<Policy>,
+}
+
+impl Permit {
+    /// What was asked and granted.
+    #[must_use]
+    pub fn input(&self) -> &Input {
+        &self.input
+    }
+
+    /// The bundle that decided.
+    #[must_use]
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.policy
+    }
+
+    /// The rule that granted it; empty in the connect phase.
+    #[must_use]
+    pub fn rule(&self) -> &str {
+        &self.decision.rule_id
+    }
+
+    /// Where the granting egress rule leads. None for ingress and in the connect phase, which open nothing outside.
+    #[must_use]
+    pub fn target(&self) -> Option<&EgressTarget> {
+        let host = Host::parse(self.input.dest_host()?).ok()?;
+        self.policy.egress_target(self.input.workload(), &self.decision.rule_id, &host, self.input.dest_port()?)
+    }
+}
+
+/// The decision engine of one data-plane thread.
+pub struct Decider {
+    policy: Arc<PolicyCell>,
+    audit: Arc<AuditSink>,
+    engine: RefCell<Evaluator>,
+}
+
+impl Decider {
+    /// A decider for this thread.
+    #[must_use]
+    pub fn new(policy: Arc<PolicyCell>, audit: Arc<AuditSink>) -> Self {
+        Self { policy, audit, engine: RefCell::new(Evaluator::new()) }
+    }
+
+    /// Decides `input`, writes the answer into `record`, and gives a permit or the reason for a denial.
+    ///
+    /// # Errors
+    /// The reason of the denial, which the record holds already.
+    pub fn decide(&self, input: Input, record: &mut Record) -> Result<Permit, Reason> {
+        let Some(policy) = self.policy.load() else {
+            record.deny(Reason::NoPolicy);
+            return Err(Reason::NoPolicy);
+        };
+        if !self.audit.is_writable() {
+            record.deny(Reason::AuditUnavailable);
+            return Err(Reason::AuditUnavailable);
+        }
+        let decision = self.evaluate(&policy, &input);
+        record.decided_on(policy.revision(), ENGINE, input.clone());
+        let reason = reason_of(decision.reason);
+        let verdict = match (decision.allow, decision.would_deny) {
+            (false, _) => Verdict::Deny,
+            (true, true) => Verdict::WouldDeny,
+            (true, false) => Verdict::Allow,
+        };
+        record.verdict(verdict, reason, &decision.rule_id, &decision.credential);
+        if decision.allow { Ok(Permit { input, decision, policy }) } else { Err(reason) }
+    }
+
+    /// Whether the policy of now still grants what `permit` was given for.
+    #[must_use]
+    pub fn still_allows(&self, permit: &Permit) -> bool {
+        self.policy.load().is_some_and(|policy| self.evaluate(&policy, &permit.input).allow)
+    }
+
+    fn evaluate(&self, policy: &Policy, input: &Input) -> Decision {
+        self.engine.borrow_mut().decide(policy, input)
+    }
+}
+
+/// Resolves when a stream that runs on `permit` must end. A drain lets it finish.
+pub async fn until_cut(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Reason {
+    loop {
+        match cut.next().await {
+            Event::PolicyChanged if decider.still_allows(permit) => {}
+            Event::PolicyChanged => return Reason::PolicyRevoked,
+            Event::Closed => return Reason::Draining,
+            Event::Draining => {}
+        }
+    }
+}
+
+fn reason_of(reason: DecisionReason) -> Reason {
+    match reason {
+        DecisionReason::Rule => Reason::Rule,
+        DecisionReason::Connect => Reason::Connect,
+        DecisionReason::WouldDeny => Reason::WouldDeny,
+        DecisionReason::NoGrant => Reason::NoGrant,
+        DecisionReason::L7Mismatch => Reason::L7Mismatch,
+        DecisionReason::NeedsOpaqueGrant => Reason::NeedsOpaqueGrant,
+        DecisionReason::CredentialUnavailable => Reason::CredentialUnavailable,
+        DecisionReason::EngineError => Reason::EngineError,
+    }
+}

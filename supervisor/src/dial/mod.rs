@@ -1,0 +1,121 @@
+//! Opens connections for permits, and for nothing else. What is dialled comes out of the permit itself: its input and the
+//! rule that granted it; a caller of this module has no other way to say where to.
+
+mod failure;
+mod health;
+mod http;
+mod pool;
+mod resolve;
+mod tls;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nova_policy::data::{EgressTarget, UpstreamTls};
+use nova_policy::input::Direction;
+
+use crate::decide::Permit;
+use crate::guestlink::{self, GuestStream, LinkPorts};
+use crate::net::guard::AddressGuard;
+use crate::net::outbound;
+use crate::net::resolve::Resolver;
+use crate::net::stream::Stream;
+use crate::reason::Reason;
+use crate::state::endpoint::{Endpoint, EndpointSpec};
+use crate::state::table::EndpointTable;
+use crate::tls::TrustCell;
+
+pub use self::failure::DialFailure;
+pub use self::health::health;
+pub use self::http::{HttpUpstream, PoolLease, SendFailure, send};
+pub use self::pool::{Pool, Pools};
+
+/// The dialler of one data-plane thread.
+pub struct Dialer {
+    endpoints: Arc<EndpointTable>,
+    links: LinkPorts,
+    guard: AddressGuard,
+    resolver: Resolver,
+    tls: tls::Originator,
+    pools: Rc<Pools>,
+}
+
+/// An open connection to the outside.
+pub struct Upstream {
+    /// The connection.
+    pub stream: Stream,
+    /// The address that was checked and dialled.
+    pub addr: SocketAddr,
+}
+
+impl Dialer {
+    /// A dialler for this thread.
+    #[must_use]
+    pub fn new(
+        endpoints: Arc<EndpointTable>,
+        links: LinkPorts,
+        guard: AddressGuard,
+        resolver: Resolver,
+        trust: Arc<TrustCell>,
+    ) -> Self {
+        Self { endpoints, links, guard, resolver, tls: tls::Originator::new(trust), pools: Rc::default() }
+    }
+
+    /// The idle HTTP connections of this thread.
+    #[must_use]
+    pub fn pools(&self) -> &Rc<Pools> {
+        &self.pools
+    }
+
+    /// Opens a connection to the app that an ingress permit names.
+    ///
+    /// # Errors
+    /// [`DialFailure`] with the reason for the record.
+    pub async fn guest(&self, permit: &Permit, spec: &EndpointSpec) -> Result<GuestStream, DialFailure> {
+        let input = permit.input();
+        let is_for_this = input.direction() == Direction::Ingress && input.workload() == spec.workload.as_str();
+        let port = spec.ports.iter().find(|port| input.port() == Some(port.name.as_str()));
+        let port = port.filter(|_| is_for_this).ok_or(DialFailure::new(Reason::EndpointNotReady))?;
+        guestlink::open(&self.links, spec, &port.target).await.map_err(|error| {
+            tracing::debug!(workload = %spec.workload, %error, "guest dial failed");
+            DialFailure::new(error.reason())
+        })
+    }
+
+    /// Opens a connection to the destination that an egress permit names, from the caller's own address.
+    ///
+    /// # Errors
+    /// [`DialFailure`] with the reason for the record.
+    pub async fn upstream(&self, permit: &Permit, caller: &Endpoint) -> Result<Upstream, DialFailure> {
+        let (host, port) = destination(permit)?;
+        let target = permit.target().ok_or(DialFailure::new(Reason::NoGrant))?;
+        let from = caller.spec().ip;
+        let addresses = self.addresses(host, target, from).await?;
+        let mut last = DialFailure::new(Reason::UpstreamRefused);
+        for address in addresses {
+            let addr = SocketAddr::new(address, port);
+            match outbound::connect(from, addr).await {
+                Ok(tcp) => {
+                    let stream = match target {
+                        EgressTarget::Workload { spiffe_id, protocol, .. } => {
+                            self.tls.to_workload(tcp, caller, spiffe_id, *protocol, addr).await?
+                        }
+                        EgressTarget::External { tls: UpstreamTls::Originate, ca, .. } => {
+                            self.tls.to_external(tcp, host, ca.as_deref(), permit, addr).await?
+                        }
+                        EgressTarget::External { .. } | EgressTarget::Cidr { .. } => Stream::Tcp(tcp),
+                    };
+                    return Ok(Upstream { stream, addr });
+                }
+                Err(error) => last = DialFailure::connecting(&error, addr),
+            }
+        }
+        Err(last)
+    }
+}
+
+fn destination(permit: &Permit) -> Result<(&str, u16), DialFailure> {
+    let input = permit.input();
+    input.dest_host().zip(input.dest_port()).ok_or(DialFailure::new(Reason::BadDestination))
+}

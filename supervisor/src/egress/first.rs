@@ -1,0 +1,165 @@
+//! The first bytes of an opaque tunnel. Nobody reads what follows, so what can be checked is checked here: TLS must name the
+//! host that was decided, and an app must not wrap a call to a workload in TLS of its own.
+
+use std::io;
+
+use rustls::server::Acceptor;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::net::stream::{Prefixed, Stream};
+use crate::reason::Reason;
+
+/// A ClientHello that is not complete after this many bytes is refused: it exists to get past such checks.
+const HELLO_MAX: usize = 16 * 1024;
+
+/// What the first bytes are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// A whole ClientHello and the name in it.
+    Tls {
+        /// Lower case.
+        sni: Option<String>,
+    },
+    /// The begin of a ClientHello.
+    Incomplete,
+    /// Anything else.
+    Other,
+}
+
+/// How a tunnel started.
+pub(super) struct Opening {
+    pub(super) caller: Stream,
+    pub(super) callee: Stream,
+    /// Read from the caller, checked, not sent yet.
+    pub(super) first: Vec<u8>,
+    /// Bytes that the callee said first and the caller has got.
+    pub(super) to_caller: u64,
+    /// Why the tunnel must not go on.
+    pub(super) refused: Option<Reason>,
+}
+
+/// Says what `bytes` are.
+pub(super) fn kind(bytes: &[u8]) -> Verdict {
+    if bytes.first() != Some(&0x16) {
+        return Verdict::Other;
+    }
+    let mut acceptor = Acceptor::default();
+    let mut input = bytes;
+    while !input.is_empty() {
+        match acceptor.read_tls(&mut input) {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+        match acceptor.accept() {
+            Ok(None) => {}
+            Ok(Some(accepted)) => {
+                let sni = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
+                return Verdict::Tls { sni };
+            }
+            // A TLS record that holds no acceptable ClientHello: nothing in it names the host.
+            Err(_) => return Verdict::Tls { sni: None },
+        }
+    }
+    Verdict::Incomplete
+}
+
+/// Lets whoever speaks first speak, until the caller's first bytes are known and checked.
+pub(super) async fn exchange(caller: Prefixed, mut callee: Stream, host: &str, to_workload: bool) -> Opening {
+    let (first, mut caller) = caller.into_parts();
+    let mut first = first.to_vec();
+    let mut to_caller = 0;
+    let (mut from_caller, mut from_callee) = (vec![0; 4096], vec![0; 16 * 1024]);
+    let mut refused = None;
+    loop {
+        let verdict = if first.is_empty() { Verdict::Incomplete } else { kind(&first) };
+        if verdict != Verdict::Incomplete {
+            refused = check(&verdict, host, to_workload);
+            break;
+        }
+        if first.len() >= HELLO_MAX {
+            refused = Some(Reason::SniMismatch);
+            break;
+        }
+        tokio::select! {
+            read = caller.read(&mut from_caller) => match read {
+                // The copy sees the same end or error again and passes it on.
+                Ok(0) | Err(_) => break,
+                Ok(read) => first.extend_from_slice(&from_caller[..read]),
+            },
+            read = callee.read(&mut from_callee) => match read {
+                Ok(0) | Err(_) => break,
+                Ok(read) => {
+                    if send(&mut caller, &from_callee[..read]).await.is_err() {
+                        break;
+                    }
+                    to_caller += read as u64;
+                }
+            },
+        }
+    }
+    Opening { caller, callee, first, to_caller, refused }
+}
+
+async fn send(to: &mut Stream, bytes: &[u8]) -> io::Result<()> {
+    to.write_all(bytes).await?;
+    to.flush().await
+}
+
+fn check(verdict: &Verdict, host: &str, to_workload: bool) -> Option<Reason> {
+    let Verdict::Tls { sni } = verdict else { return None };
+    if to_workload {
+        return Some(Reason::AppTlsToWorkload);
+    }
+    let is_address = host.parse::<std::net::IpAddr>().is_ok() || host.starts_with('[');
+    // An address has no name to compare with; what the rule granted is the address.
+    let matches = is_address || sni.as_deref().map(|name| name.trim_end_matches('.')) == Some(host);
+    (!matches).then_some(Reason::SniMismatch)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn client_hello(name: &str) -> Vec<u8> {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("TLS 1.3")
+            .with_root_certificates(rustls::RootCertStore::empty())
+            .with_no_client_auth();
+        let name = name.to_owned().try_into().expect("a name");
+        let mut client = rustls::ClientConnection::new(Arc::new(config), name).expect("a client");
+        let mut bytes = Vec::new();
+        client.write_tls(&mut bytes).expect("writes to memory");
+        bytes
+    }
+
+    // covers: A7d
+    #[test]
+    fn tls_must_name_the_decided_host() {
+        let verdict = kind(&client_hello("evil.test"));
+        assert_eq!(verdict, Verdict::Tls { sni: Some("evil.test".into()) });
+        assert_eq!(check(&verdict, "api.stripe.com", false), Some(Reason::SniMismatch));
+        assert_eq!(check(&verdict, "evil.test", false), None);
+        assert_eq!(check(&verdict, "evil.test", true), Some(Reason::AppTlsToWorkload));
+        assert_eq!(check(&Verdict::Tls { sni: None }, "api.stripe.com", false), Some(Reason::SniMismatch));
+        assert_eq!(check(&Verdict::Tls { sni: None }, "192.0.2.1", false), None);
+    }
+
+    #[test]
+    fn a_split_hello_is_incomplete_until_its_last_byte() {
+        let bytes = client_hello("api.stripe.com");
+        for end in 1..bytes.len() {
+            assert_eq!(kind(&bytes[..end]), Verdict::Incomplete, "{end} bytes");
+        }
+        assert_eq!(kind(b"GET / HTTP/1.1\r\n"), Verdict::Other);
+        assert_eq!(kind(b"SSH-2.0-x\r\n"), Verdict::Other);
+    }
+
+    #[test]
+    fn tls_records_without_a_hello_name_nobody() {
+        assert_eq!(kind(&[0x16, 3, 1, 0, 4, 9, 9, 9, 9]), Verdict::Tls { sni: None });
+    }
+}

@@ -1,0 +1,181 @@
+//! What a guest asks for: hello, then one of the ways out, all decided at the same point.
+//!
+//! ```text
+//!                    /-- HTTP absolute form: per request  path -> decide(request) -> dial -> forward
+//! hello -- proxy ---<--- CONNECT  --\
+//!      \             \-- SOCKS5   ---> decide(opaque) -> dial -> first bytes checked -> copy
+//!       \- dependency --------------/   only L7 rules: decide(connect), then HTTP inside, per request as above
+//!        \ presence: held open; its end means that the guest is gone
+//! ```
+//! Who asks is the endpoint whose link the connection came over. Nothing that the guest sends changes that.
+
+mod connect;
+mod first;
+mod http;
+mod socks;
+mod tunnel;
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use nova_proto::hello::Kind as HelloKind;
+use nova_proto::ids::PodUid;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
+use tokio::sync::mpsc;
+
+use crate::audit::{AuditSink, Kind, Record, Verdict};
+use crate::conn::{Accepted, Caller, Guard, Live, Registry};
+use crate::decide::Decider;
+use crate::dial::Dialer;
+use crate::guestlink::{self, HelloFailure};
+use crate::net::stream::{Prefixed, Stream};
+use crate::reason::Reason;
+use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
+use crate::state::policy::PolicyCell;
+
+/// A proxy connection on which the app says nothing for this long is closed.
+const FIRST_BYTE: Duration = Duration::from_secs(60);
+
+/// Says that a guest is gone: its pod and generation.
+pub type PresenceLost = mpsc::UnboundedSender<(PodUid, u64)>;
+
+/// The egress service of one data-plane thread.
+pub struct Egress {
+    decider: Rc<Decider>,
+    dialer: Rc<Dialer>,
+    audit: Arc<AuditSink>,
+    policy: Arc<PolicyCell>,
+    registry: Arc<Registry>,
+    presence_lost: PresenceLost,
+}
+
+/// One connection of a guest, shared by everything that goes on over it.
+struct Guest {
+    egress: Rc<Egress>,
+    endpoint: Arc<Endpoint>,
+    spec: Arc<EndpointSpec>,
+    #[allow(
+        dead_code,
+        reason = "held until the last tunnel of the connection ends: its record, its place under the cap"
+    )]
+    conn: crate::conn::Identified,
+    #[allow(dead_code, reason = "keeps the connection listed")]
+    listed: Guard,
+}
+
+impl Egress {
+    /// The service for this thread.
+    #[must_use]
+    pub fn new(
+        decider: Rc<Decider>,
+        dialer: Rc<Dialer>,
+        audit: Arc<AuditSink>,
+        policy: Arc<PolicyCell>,
+        registry: Arc<Registry>,
+        presence_lost: PresenceLost,
+    ) -> Self {
+        Self { decider, dialer, audit, policy, registry, presence_lost }
+    }
+
+    /// Serves one guest connection, from accept to close.
+    pub async fn serve(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream) {
+        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "egress") else { return };
+        if !(Stage::EgressOnly..Stage::Closed).contains(&endpoint.stage()) {
+            return accepted.record.deny(Reason::EndpointNotReady);
+        }
+        let (hello, stream) = match guestlink::receive(stream, accepted.spec.boot_token).await {
+            Ok(received) => received,
+            Err(failure) => {
+                return accepted.record.deny(match failure {
+                    HelloFailure::Bad => Reason::BadHello,
+                    HelloFailure::Token => Reason::WrongToken,
+                });
+            }
+        };
+        accepted.record.verdict(Verdict::Allow, Reason::Connect, "", "");
+        let stream = Stream::Guest(Box::new(stream));
+        match hello.kind {
+            HelloKind::Presence => self.presence(&endpoint, accepted, stream).await,
+            HelloKind::Proxy => proxy(self.guest(accepted, "proxy"), stream).await,
+            HelloKind::Dependency => dependency(self.guest(accepted, &hello.target), stream, &hello.target).await,
+            _ => accepted.record.deny(Reason::Unsupported),
+        }
+    }
+
+    fn guest(self: Rc<Self>, accepted: Accepted, what: &str) -> Rc<Guest> {
+        let listed = self.registry.enter(Live {
+            decision_id: accepted.record.decision_id().to_owned(),
+            direction: "egress",
+            workload: accepted.spec.workload.to_string(),
+            peer: "guest".to_owned(),
+            what: what.to_owned(),
+            since: std::time::Instant::now(),
+        });
+        let conn = accepted.identified(Caller { identity: None, addr: None });
+        Rc::new(Guest {
+            egress: self,
+            endpoint: Arc::clone(&conn.endpoint),
+            spec: Arc::clone(&conn.spec),
+            conn,
+            listed,
+        })
+    }
+
+    /// Holds the connection while the guest lives. A presence that ends because the endpoint does is no loss.
+    async fn presence(&self, endpoint: &Endpoint, accepted: Accepted, mut stream: Stream) {
+        let mut stage = endpoint.watch_stage();
+        let gone = async {
+            let mut byte = [0];
+            while !matches!(stream.read(&mut byte).await, Ok(0) | Err(_)) {}
+        };
+        tokio::select! {
+            _ = stage.wait_for(|stage| *stage >= Stage::Draining) => {}
+            () = gone => {
+                let lost = (accepted.spec.pod_uid.clone(), accepted.spec.generation);
+                // Fails only when the control service is gone, and with it the process.
+                let _ = self.presence_lost.send(lost);
+            }
+        }
+    }
+}
+
+impl Guest {
+    /// A record for something that this connection asks for.
+    fn record(&self) -> Record {
+        Record::open(&self.egress.audit, Kind::Request, "egress", &self.spec)
+    }
+}
+
+/// HTTP and SOCKS5 share the proxy port; the first byte tells them apart: no HTTP method starts with 5.
+async fn proxy(guest: Rc<Guest>, mut stream: Stream) {
+    let mut first = vec![0; 4096];
+    let Ok(Ok(read @ 1..)) = tokio::time::timeout(FIRST_BYTE, stream.read(&mut first)).await else { return };
+    first.truncate(read);
+    let stream = Prefixed::new(Bytes::from(first), stream);
+    if stream.first().first() == Some(&socks::VERSION) {
+        socks::serve(guest, stream).await;
+    } else {
+        http::serve(guest, stream, http::Mode::Proxy).await;
+    }
+}
+
+/// A fixed dependency: one of the endpoint's own list, decided like any other destination.
+async fn dependency(guest: Rc<Guest>, stream: Stream, target: &str) {
+    let mut record = guest.record();
+    let declared = guest.spec.dependencies.iter().find(|dependency| {
+        target.strip_prefix(dependency.host.as_str()).and_then(|rest| rest.strip_prefix(':'))
+            == Some(dependency.port.to_string().as_str())
+    });
+    let Some(declared) = declared else {
+        record.deny(Reason::BadDestination);
+        return stream.abort().await;
+    };
+    let stream = Prefixed::new(Bytes::new(), stream);
+    match tunnel::open_named(&guest, &declared.host, declared.port, &mut record).await {
+        Ok(opened) => tunnel::carry(guest, opened, stream, record).await,
+        Err(_) => stream.abort().await,
+    }
+}

@@ -1,0 +1,139 @@
+//! A tunnel to one destination, however it was asked for: CONNECT, SOCKS5 or a fixed dependency.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use nova_policy::data::EgressTarget;
+use nova_policy::host::Host;
+use nova_policy::input::Input;
+use tokio::io::AsyncReadExt;
+
+use super::first::{self, Verdict};
+use super::{Guest, http};
+use crate::audit::Record;
+use crate::conn::Cut;
+use crate::copy;
+use crate::decide::{Permit, until_cut};
+use crate::dial::Upstream;
+use crate::net::stream::Prefixed;
+use crate::reason::Reason;
+
+/// How long an app may take to say the first word to a destination whose rules look at requests.
+const FIRST_WORD: Duration = Duration::from_secs(10);
+
+/// What a tunnel turned out to be.
+pub(super) enum Opened {
+    /// A rule without an `http` block: bytes are copied.
+    Opaque { permit: Permit, upstream: Upstream },
+    /// Only rules with an `http` block: requests are decided one by one, nothing is dialled yet.
+    Inspected { host: Host, port: u16 },
+}
+
+/// Decides and, for an opaque tunnel, dials.
+pub(super) async fn open(guest: &Guest, host: &Host, port: u16, record: &mut Record) -> Result<Opened, Reason> {
+    record.dest(host.as_str(), port);
+    let decider = &guest.egress.decider;
+    let pair = Input::egress_connect(guest.spec.workload.as_str(), host, port);
+    let permit = match decider.decide(pair.opaque(), record) {
+        Ok(permit) => permit,
+        Err(Reason::NeedsOpaqueGrant) => {
+            // Opens nothing by itself: each request inside is decided before anything is dialled.
+            let _may_talk = decider.decide(pair, record)?;
+            return Ok(Opened::Inspected { host: host.clone(), port });
+        }
+        Err(reason) => return Err(reason),
+    };
+    match guest.egress.dialer.upstream(&permit, &guest.endpoint).await {
+        Ok(upstream) => {
+            record.dialled(upstream.addr);
+            Ok(Opened::Opaque { permit, upstream })
+        }
+        Err(failure) => {
+            if let Some(addr) = failure.addr {
+                record.dialled(addr);
+            }
+            record.fail(failure.reason);
+            Err(failure.reason)
+        }
+    }
+}
+
+/// As [`open`], for a name that is not checked yet.
+pub(super) async fn open_named(guest: &Guest, name: &str, port: u16, record: &mut Record) -> Result<Opened, Reason> {
+    let Ok(host) = Host::parse(name) else {
+        record.deny(Reason::BadDestination);
+        return Err(Reason::BadDestination);
+    };
+    open(guest, &host, port, record).await
+}
+
+/// Carries an opened tunnel to its end.
+pub(super) async fn carry(guest: Rc<Guest>, opened: Opened, caller: Prefixed, mut record: Record) {
+    match opened {
+        Opened::Opaque { permit, upstream } => opaque(&guest, permit, upstream, caller, record).await,
+        Opened::Inspected { host, port } => {
+            let Some(caller) = plaintext(caller, &mut record).await else { return };
+            drop(record);
+            // Boxed: this future contains one of its own kind.
+            Box::pin(http::serve(guest, caller, http::Mode::Inside { host, port })).await;
+        }
+    }
+}
+
+async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefixed, mut record: Record) {
+    let mut cut = Cut::watch(&guest.endpoint, &guest.egress.policy);
+    record.write_open();
+    let to_workload = matches!(permit.target(), Some(EgressTarget::Workload { .. }));
+    let host = permit.input().dest_host().unwrap_or_default().to_owned();
+    let opening = first::exchange(caller, upstream.stream, &host, to_workload);
+    let opening = tokio::select! {
+        biased;
+        reason = until_cut(&mut cut, &guest.egress.decider, &permit) => return record.close(reason),
+        opening = opening => opening,
+    };
+    record.bytes(0, opening.to_caller);
+    if let Some(reason) = opening.refused {
+        record.deny(reason);
+        record.close(reason);
+        tokio::join!(opening.caller.abort(), opening.callee.abort());
+        return;
+    }
+    let ended = until_cut(&mut cut, &guest.egress.decider, &permit);
+    let outcome = copy::both_ways(opening.caller, opening.callee, opening.first, ended).await;
+    record.bytes(outcome.from_caller, outcome.to_caller);
+    record.close(outcome.close);
+}
+
+/// Waits for the app's first word and refuses what is not plaintext HTTP: rules look at requests, so bytes that nobody can
+/// read do not pass.
+async fn plaintext(caller: Prefixed, record: &mut Record) -> Option<Prefixed> {
+    let (first, mut stream) = caller.into_parts();
+    let mut first = first.to_vec();
+    if first.is_empty() {
+        let mut buffer = vec![0; 4096];
+        let read = tokio::time::timeout(FIRST_WORD, stream.read(&mut buffer)).await;
+        match read {
+            Ok(Ok(read @ 1..)) => first.extend_from_slice(&buffer[..read]),
+            Ok(_) => {
+                record.close(Reason::Done);
+                return None;
+            }
+            Err(_) => {
+                record.deny(Reason::IdleTimeout);
+                stream.abort().await;
+                return None;
+            }
+        }
+    }
+    let refused = match first::kind(&first) {
+        Verdict::Tls { .. } | Verdict::Incomplete => Some(Reason::NeedsOpaqueGrant),
+        Verdict::Other if first.starts_with(b"PRI * HTTP/2") => Some(Reason::Unsupported),
+        Verdict::Other => None,
+    };
+    if let Some(reason) = refused {
+        record.deny(reason);
+        stream.abort().await;
+        return None;
+    }
+    Some(Prefixed::new(first.into(), stream))
+}

@@ -1,0 +1,196 @@
+//! HTTP/1.1 on a port: every request is gated, decided and re-made before the app sees it.
+
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, Response, Uri, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nova_policy::host::Authority;
+
+use super::Ingress;
+use crate::audit::{Kind, Record};
+use crate::conn::body::{InFlight, ReplyBody, RequestBody};
+use crate::conn::reply::refusal;
+use crate::conn::{Cut, Event, Identified, canonical_path};
+use crate::copy::{self, Forward};
+use crate::decide::Permit;
+use crate::dial::Pool;
+use crate::gate::Limits;
+use crate::gate::io::GatedIo;
+use crate::headers::{self, strip_request_headers};
+use crate::net::stream::Stream;
+use crate::reason::Reason;
+
+/// A connection without a request for this long is closed.
+const IDLE: Duration = Duration::from_secs(75);
+
+/// What is the same for every request of a connection, computed once.
+struct Connection<'a> {
+    ingress: &'a Ingress,
+    conn: RefCell<Identified>,
+    connect: Permit,
+    current: RefCell<Option<Permit>>,
+    in_flight: Rc<InFlight>,
+    pool: Rc<Pool>,
+    identity: Option<HeaderValue>,
+    source: HeaderValue,
+}
+
+/// Serves the connection until it ends, the endpoint closes, or the policy no longer allows it.
+pub(super) async fn serve(ingress: &Ingress, conn: Identified, connect: Permit, stream: Stream) {
+    let mut cut = Cut::watch(&conn.endpoint, &ingress.policy);
+    let io = GatedIo::server(stream, Limits::default());
+    let gate = io.handle();
+    let connection = Connection {
+        pool: ingress.dialer.pools().get(&pool_key(&conn, &connect)),
+        identity: identity_header(&conn),
+        source: source_header(conn.who.addr),
+        ingress,
+        conn: RefCell::new(conn),
+        connect,
+        current: RefCell::new(None),
+        in_flight: Rc::default(),
+    };
+    let close = {
+        let in_flight = Rc::clone(&connection.in_flight);
+        let service = service_fn(|request| connection.handle(request));
+        let serving = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE)
+            .serve_connection(TokioIo::new(io), service);
+        let mut serving = std::pin::pin!(serving);
+        let close = loop {
+            tokio::select! {
+                biased;
+                event = cut.next() => match event {
+                    Event::Draining => serving.as_mut().graceful_shutdown(),
+                    Event::Closed => break Reason::Draining,
+                    Event::PolicyChanged if connection.still_allowed() => {}
+                    Event::PolicyChanged => break Reason::PolicyRevoked,
+                },
+                served = serving.as_mut() => break if served.is_ok() { Reason::Done } else { Reason::Reset },
+            }
+        };
+        // Before the bodies are dropped: their records say why they were cut.
+        in_flight.cut(close);
+        close
+    };
+    let mut conn = connection.conn.into_inner();
+    conn.record.close(close);
+    if let Some(refused) = gate.refusal() {
+        conn.record.deny(Reason::Malformed);
+        conn.record.detail(refused.as_str());
+    }
+}
+
+impl Connection<'_> {
+    fn still_allowed(&self) -> bool {
+        let decider = &self.ingress.decider;
+        let current = self.current.borrow();
+        let request = current.as_ref().filter(|_| self.in_flight.is_active());
+        decider.still_allows(&self.connect) && request.is_none_or(|permit| decider.still_allows(permit))
+    }
+
+    async fn handle(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Infallible> {
+        let mut record = {
+            let conn = self.conn.borrow();
+            let mut record = Record::open(&self.ingress.audit, Kind::Request, "ingress", &conn.spec);
+            if let Some(peer) = &conn.who.identity {
+                record.peer(peer.spiffe_id.as_str(), peer.ca.as_deref());
+            }
+            if let Some(addr) = conn.who.addr {
+                record.src(addr);
+            }
+            record
+        };
+        match self.prepare(request, &mut record) {
+            Err(reason) => {
+                record.deny(reason);
+                Ok(refusal(&mut record, reason, None))
+            }
+            Ok((permit, forward)) => {
+                let spec = std::sync::Arc::clone(&self.conn.borrow().spec);
+                let open = async |_: &mut Record| {
+                    let guest = self.ingress.dialer.guest(&permit, &spec).await.map_err(|failure| failure.reason)?;
+                    Ok(Stream::Guest(Box::new(guest)))
+                };
+                match copy::forward(forward, record, open).await {
+                    Ok(response) => Ok(response),
+                    Err((mut record, reason)) => {
+                        record.fail(reason);
+                        Ok(refusal(&mut record, reason, None))
+                    }
+                }
+            }
+        }
+    }
+
+    /// Checks, decides and re-makes a request. What is decided is what is sent.
+    fn prepare(&self, request: Request<Incoming>, record: &mut Record) -> Result<(Permit, Forward), Reason> {
+        let (mut head, body) = request.into_parts();
+        record.request(head.method.as_str(), "");
+        let authority = authority(&head.uri, &head.headers)?;
+        record.dest(authority.host().as_str(), authority.port_or(443));
+        let path = canonical_path(&head.method, &head.uri)?;
+        record.request(head.method.as_str(), path.path());
+        if head.method == Method::TRACE || head.method == Method::CONNECT {
+            return Err(Reason::Unsupported);
+        }
+        strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
+        let input = self.connect.input().request(head.method.as_str(), &path);
+        let permit = self.ingress.decider.decide(input, record)?;
+        self.current.replace(Some(permit.clone()));
+        if let Some(identity) = &self.identity {
+            head.headers.insert(headers::XFCC, identity.clone());
+        }
+        head.headers.insert(headers::XFF, self.source.clone());
+        let host = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
+        head.headers.insert(header::HOST, host);
+        head.uri = Uri::try_from(path.path_and_query()).map_err(|_| Reason::BadPath)?;
+        head.version = http::Version::HTTP_11;
+        head.extensions.clear();
+        let (body, meter) = RequestBody::new(body);
+        let request = Request::from_parts(head, body);
+        let forward = Forward { request, meter, pool: Rc::clone(&self.pool), in_flight: Rc::clone(&self.in_flight) };
+        Ok((permit, forward))
+    }
+}
+
+/// The one destination that a request names: its Host, and an absolute target must say the same.
+fn authority(uri: &Uri, headers: &http::HeaderMap) -> Result<Authority, Reason> {
+    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).ok_or(Reason::BadDestination)?;
+    let named = Authority::parse(host).map_err(|_| Reason::BadDestination)?;
+    match uri.authority() {
+        None => Ok(named),
+        Some(target) => {
+            let target = Authority::parse(target.as_str()).map_err(|_| Reason::BadDestination)?;
+            if target.host() == named.host() { Ok(named) } else { Err(Reason::BadDestination) }
+        }
+    }
+}
+
+fn pool_key(conn: &Identified, connect: &Permit) -> String {
+    let peer = conn.who.identity.as_ref().map_or("", |peer| peer.cert_sha256.as_str());
+    let addr = conn.who.addr.filter(|_| peer.is_empty()).map(|addr| addr.ip().to_string()).unwrap_or_default();
+    let port = connect.input().port().unwrap_or_default();
+    let revision = connect.policy().revision();
+    format!("in {} {} {port} {peer}{addr} {revision}", conn.spec.pod_uid, conn.spec.generation)
+}
+
+/// `By;Hash;URI`: our workload, the peer's certificate, the peer. All three are canonical, so nothing needs quoting.
+fn identity_header(conn: &Identified) -> Option<HeaderValue> {
+    let peer = conn.who.identity.as_ref()?;
+    let text = format!("By={};Hash={};URI={}", conn.spec.spiffe_id, peer.cert_sha256, peer.spiffe_id);
+    HeaderValue::from_str(&text).ok()
+}
+
+fn source_header(addr: Option<SocketAddr>) -> HeaderValue {
+    let ip = addr.map(|addr| addr.ip().to_canonical().to_string()).unwrap_or_default();
+    HeaderValue::from_str(&ip).unwrap_or(HeaderValue::from_static("unknown"))
+}

@@ -1,0 +1,111 @@
+//! Callers of a workload: accept, identify, decide, dial, copy, audit.
+//!
+//! ```text
+//! tcp  --------------------------------\                 /-- raw:  decide(opaque)  -> guest, byte copy
+//!                                       decide(connect) <
+//! mtls -- handshake, exactly one peer --/                 \-- http: per request gate -> path -> decide(request) -> guest
+//! ```
+//! A caller without any grant is refused at `decide(connect)`, before a byte of its protocol is parsed.
+
+mod http;
+mod raw;
+mod tls;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use nova_policy::input::{Input, Peer};
+use tokio::net::TcpStream;
+
+use crate::audit::AuditSink;
+use crate::conn::{Accepted, Caller, Identified, Live, Registry};
+use crate::decide::Decider;
+use crate::dial::Dialer;
+use crate::net::outbound;
+use crate::net::stream::Stream;
+use crate::reason::Reason;
+use crate::state::endpoint::{Endpoint, PortMode, PortSpec, Protocol, Stage};
+use crate::state::policy::PolicyCell;
+use crate::tls::PeerVerifier;
+
+/// The ingress service of one data-plane thread.
+pub struct Ingress {
+    decider: Rc<Decider>,
+    dialer: Rc<Dialer>,
+    audit: Arc<AuditSink>,
+    policy: Arc<PolicyCell>,
+    registry: Arc<Registry>,
+    tls: tls::Terminator,
+}
+
+impl Ingress {
+    /// The service for this thread.
+    #[must_use]
+    pub fn new(
+        decider: Rc<Decider>,
+        dialer: Rc<Dialer>,
+        audit: Arc<AuditSink>,
+        policy: Arc<PolicyCell>,
+        registry: Arc<Registry>,
+        verifier: Arc<PeerVerifier>,
+    ) -> Self {
+        Self { decider, dialer, audit, policy, registry, tls: tls::Terminator::new(verifier) }
+    }
+
+    /// Serves one connection, from accept to close.
+    pub async fn serve(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, tcp: TcpStream, from: SocketAddr) {
+        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "ingress") else {
+            return Stream::Tcp(tcp).abort().await;
+        };
+        accepted.record.src(from);
+        accepted.record.dest(port.name.as_str(), port.port);
+        if endpoint.stage() < Stage::Serving || endpoint.stage() == Stage::Closed {
+            accepted.record.deny(Reason::EndpointNotReady);
+            return Stream::Tcp(tcp).abort().await;
+        }
+        // Options that only tune: a socket on which they fail is dead and shows it at once.
+        let _ = outbound::tune(&tcp);
+        let (stream, identity) = match port.mode {
+            PortMode::Tcp => (Stream::Tcp(tcp), None),
+            PortMode::Mtls => match self.tls.accept(&endpoint, &port, tcp, &mut accepted.record).await {
+                Some((stream, identity)) => (stream, Some(identity)),
+                None => return,
+            },
+        };
+        let conn = accepted.identified(Caller { identity, addr: Some(from) });
+        self.decide_connection(conn, port, stream, from).await;
+    }
+
+    async fn decide_connection(&self, mut conn: Identified, port: Arc<PortSpec>, stream: Stream, from: SocketAddr) {
+        let peer = policy_peer(&conn.who);
+        let input =
+            Input::ingress_connect(conn.spec.workload.as_str(), port.name.as_str(), &peer, from.ip().to_canonical());
+        let permit = match self.decider.decide(input, &mut conn.record) {
+            Ok(permit) => permit,
+            Err(_) => return stream.abort().await,
+        };
+        let _listed = self.registry.enter(Live {
+            decision_id: conn.record.decision_id().to_owned(),
+            direction: "ingress",
+            workload: conn.spec.workload.to_string(),
+            peer: conn.who.identity.as_ref().map_or_else(|| from.to_string(), |id| id.spiffe_id.to_string()),
+            what: port.name.to_string(),
+            since: std::time::Instant::now(),
+        });
+        match port.protocol {
+            Protocol::Raw => raw::carry(self, conn, permit, stream).await,
+            Protocol::Http => http::serve(self, conn, permit, stream).await,
+        }
+    }
+}
+
+fn policy_peer(who: &Caller) -> Peer {
+    match &who.identity {
+        None => Peer::Anonymous,
+        Some(identity) => match &identity.ca {
+            None => Peer::Own(identity.spiffe_id.clone()),
+            Some(ca) => Peer::External { ca: ca.as_str().into(), id: identity.spiffe_id.clone() },
+        },
+    }
+}

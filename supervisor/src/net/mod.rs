@@ -1,0 +1,7 @@
+//! Makes every socket of the supervisor, and says which addresses they may go to.
+
+pub mod guard;
+pub mod listen;
+pub mod outbound;
+pub mod resolve;
+pub mod stream;

@@ -1,0 +1,163 @@
+//! One type for every kind of connection, so that what carries bytes has no type parameters.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::{client, server};
+
+use crate::guestlink::GuestStream;
+
+/// A connection.
+pub enum Stream {
+    /// Plain TCP.
+    Tcp(TcpStream),
+    /// TLS that we terminate.
+    TlsServer(Box<server::TlsStream<TcpStream>>),
+    /// TLS that we originate.
+    TlsClient(Box<client::TlsStream<TcpStream>>),
+    /// A guest.
+    Guest(Box<GuestStream>),
+}
+
+impl Stream {
+    /// Ends the connection so that the other side sees a reset, where its transport can say so.
+    pub async fn abort(mut self) {
+        match &mut self {
+            Self::Tcp(tcp) => reset_on_close(tcp),
+            Self::TlsServer(tls) => reset_on_close(tls.get_ref().0),
+            Self::TlsClient(tls) => reset_on_close(tls.get_ref().0),
+            Self::Guest(guest) => {
+                if let GuestStream::Framed(framed) = &mut **guest {
+                    // A guest that does not read must not hold us: it then sees a cut, which is a reset as well.
+                    let _ = tokio::time::timeout(Duration::from_millis(100), framed.abort()).await;
+                }
+            }
+        }
+    }
+}
+
+fn reset_on_close(tcp: &TcpStream) {
+    // Fails only on a socket that is gone already.
+    let _ = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+}
+
+macro_rules! each {
+    ($self:ident, $inner:ident => $call:expr) => {
+        match $self.get_mut() {
+            Stream::Tcp($inner) => $call,
+            Stream::TlsServer($inner) => $call,
+            Stream::TlsClient($inner) => $call,
+            Stream::Guest($inner) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        each!(self, inner => Pin::new(inner).poll_read(cx, buf))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        each!(self, inner => Pin::new(inner).poll_write(cx, buf))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        each!(self, inner => Pin::new(inner).poll_write_vectored(cx, bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match self {
+            Self::Tcp(inner) => inner.is_write_vectored(),
+            Self::TlsServer(inner) => inner.is_write_vectored(),
+            Self::TlsClient(inner) => inner.is_write_vectored(),
+            Self::Guest(inner) => inner.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, inner => Pin::new(inner).poll_flush(cx))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        each!(self, inner => Pin::new(inner).poll_shutdown(cx))
+    }
+}
+
+/// A connection of which something was read already.
+pub struct Prefixed {
+    first: bytes::Bytes,
+    inner: Stream,
+}
+
+impl Prefixed {
+    /// Reads give `first`, then what comes from `inner`.
+    #[must_use]
+    pub fn new(first: bytes::Bytes, inner: Stream) -> Self {
+        Self { first, inner }
+    }
+
+    /// What was read already and not consumed yet.
+    #[must_use]
+    pub fn first(&self) -> &[u8] {
+        &self.first
+    }
+
+    /// The bytes not consumed yet, and the connection.
+    #[must_use]
+    pub fn into_parts(self) -> (bytes::Bytes, Stream) {
+        (self.first, self.inner)
+    }
+
+    /// As [`Stream::abort`].
+    pub async fn abort(self) {
+        self.inner.abort().await;
+    }
+}
+
+impl AsyncRead for Prefixed {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if this.first.is_empty() {
+            return Pin::new(&mut this.inner).poll_read(cx, buf);
+        }
+        let taken = this.first.split_to(this.first.len().min(buf.remaining()));
+        buf.put_slice(&taken);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Prefixed {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    }
+}
