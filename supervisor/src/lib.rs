@@ -1,12 +1,16 @@
 //! The trusted supervisor of a node: every byte into or out of a workload passes through it.
 //!
-//! Reading order: `app` (what is started), [`ingress`] and [`egress`] (what happens to a connection), [`decide`] (the one
+//! Reading order: [`app`] (what is started), [`ingress`] and [`egress`] (what happens to a connection), [`decide`] (the one
 //! decision point), [`dial`] (what a permit opens), [`audit`] (what is recorded).
 
 pub mod accept;
+pub mod admin;
+pub mod app;
 pub mod audit;
+pub mod bundles;
 pub mod config;
 pub mod conn;
+pub mod control;
 pub mod copy;
 pub mod decide;
 pub mod dial;

@@ -1,2 +1,52 @@
-//! Placeholder.
-fn main() {}
+//! `nova-supervisor`: runs the supervisor, or asks a running one.
+
+mod cli;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+fn main() -> ExitCode {
+    if let Some(code) = route_helper() {
+        return code;
+    }
+    let outcome = match cli::Cli::parse().command {
+        cli::Command::Run { config } => run(&config),
+        other => other.carry_out().map_err(Into::into),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("{error:#}");
+        error.downcast_ref::<cli::CliError>().map_or(ExitCode::FAILURE, cli::CliError::code)
+    })
+}
+
+fn run(config: &Path) -> anyhow::Result<ExitCode> {
+    let config = cli::load(config)?;
+    log_to_stderr()?;
+    nova_supervisor::app::run(config)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `RUST_LOG` chooses what is logged; audit lines are not part of it.
+fn log_to_stderr() -> anyhow::Result<()> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .try_init()
+        .map_err(|error| anyhow::anyhow!(error))
+        .context("logging cannot be set up")
+}
+
+/// The process that adds routes is this program again; it is started by the supervisor and no command for people.
+fn route_helper() -> Option<ExitCode> {
+    let mut args = std::env::args().skip(1);
+    if args.next().as_deref() != Some(nova_supervisor::net::routes::HELPER_COMMAND) {
+        return None;
+    }
+    let subnet = args.next().and_then(|subnet| subnet.parse().ok());
+    Some(subnet.map_or(ExitCode::FAILURE, nova_supervisor::net::routes::run_helper))
+}

@@ -219,8 +219,12 @@ impl Public {
     pub fn text(self) -> &'static str {
         match self {
             Self::Ok => "",
-            Self::Denied => "no rule grants this call; ask the owner of the policy for a rule, and give the decision id",
-            Self::UseHttp => "the supervisor adds mutual TLS itself; call this workload with http:// instead of https://",
+            Self::Denied => {
+                "no rule grants this call; ask the owner of the policy for a rule, and give the decision id"
+            }
+            Self::UseHttp => {
+                "the supervisor adds mutual TLS itself; call this workload with http:// instead of https://"
+            }
             Self::Malformed => "the request is malformed or ambiguous and was not forwarded",
             Self::Unavailable => "the call cannot be decided or served at the moment; try again",
             Self::UpstreamFailed => "the destination could not be reached or did not prove its identity",

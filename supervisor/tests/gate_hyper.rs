@@ -425,6 +425,49 @@ async fn a_request_of_our_own_that_the_gate_would_refuse_is_a_fault_of_ours() {
     assert_eq!((handle.refusal(), handle.sent_refusal()), (None, Some(Refusal::MissingHost)));
 }
 
+#[tokio::test]
+async fn the_first_frame_glued_to_a_101_is_the_first_of_the_tunnel() {
+    let (mut app, stream) = duplex(64 * 1024);
+    let io = GatedIo::client(stream, Limits::default());
+    let (mut sender, conn) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.expect("no io yet");
+    tokio::spawn(conn.with_upgrades());
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nframe\n";
+    app.write_all(switch.as_bytes()).await.expect("room");
+    let mut upgrade = request(Method::GET);
+    upgrade.headers_mut().insert(header::CONNECTION, "upgrade".parse().expect("a value"));
+    upgrade.headers_mut().insert(header::UPGRADE, "websocket".parse().expect("a value"));
+    let mut response = timeout(LONG, sender.send_request(upgrade)).await.expect("in time").expect("an answer");
+    assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
+    let upgraded = hyper::upgrade::on(&mut response).await.expect("an upgrade");
+    let parts = upgraded.downcast::<TokioIo<GatedIo<DuplexStream>>>().expect("our stream");
+    let (_stream, early) = parts.io.into_inner().into_parts();
+    assert_eq!((parts.read_buf, early), (Bytes::new(), Bytes::from_static(b"frame\n")));
+}
+
+// --- real sockets ---------------------------------------------------------------------------------------------------
+
+#[tokio::test]
+async fn the_400_arrives_although_the_client_still_sends() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+    let mut client = tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+    let (stream, _) = listener.accept().await.expect("a client");
+    let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
+    let io = TokioIo::new(GatedIo::server(stream, Limits::default()));
+    tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(io, service));
+    client.write_all(b"POST / HTTP/1.1\nHost: a\n\n").await.expect("open");
+    client.write_all(&[b'x'; 200_000]).await.expect("the gate drains");
+    let mut text = String::new();
+    timeout(LONG, client.read_to_string(&mut text)).await.expect("closed").expect("no reset");
+    assert!(text.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{text}");
+}
+
+#[test]
+fn a_gated_stream_can_move_between_threads() {
+    fn is_send<T: Send>() {}
+    is_send::<GatedIo<tokio::net::TcpStream>>();
+    is_send::<GateHandle>();
+}
+
 // --- differential ---------------------------------------------------------------------------------------------------
 
 /// What the gate calls messages: their bodies, without chunk framing, and the refusal.
@@ -548,7 +591,7 @@ proptest! {
 
     #[test]
     fn hyper_and_the_gate_agree_on_every_message(input in pieces(), cut in 1..200usize) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(compare(input, cut))?;
     }
 }

@@ -29,7 +29,7 @@ impl fmt::Display for ConfigError {
         if !self.key.is_empty() {
             write!(f, " {}:", self.key)?;
         }
-        write!(f, " {}; {}", self.problem, self.remedy)
+        write!(f, " {} (remedy: {})", self.problem, self.remedy)
     }
 }
 

@@ -7,6 +7,7 @@
 mod document;
 mod error;
 mod sections;
+mod spelling;
 mod value;
 
 use std::net::{IpAddr, SocketAddr};
@@ -133,6 +134,8 @@ pub enum IdentityConfig {
     Files {
         /// Folder with `<workload>.<tenant>.crt`, `.key` and `bundle.pem`.
         dir: PathBuf,
+        /// Whose SVIDs they are.
+        trust_domain: String,
     },
 }
 

@@ -144,10 +144,13 @@ fn identity(document: &Document<'_>, setting: Setting) -> Option<IdentityConfig>
         Some("dev") => Some(dev_identity(&mut section, setting)),
         Some(_) => {
             section.only_with(&["ca_fd", "bundle_out"], "source = \"dev\"");
-            path(&mut section, "dir", "write the folder of the certificates").map(|dir| IdentityConfig::Files { dir })
+            let dir = path(&mut section, "dir", "write the folder of the certificates");
+            let remedy = "write the trust domain of the SVIDs, without spiffe://";
+            let trust_domain = section.required("trust_domain", value::trust_domain, remedy);
+            dir.zip(trust_domain).map(|(dir, trust_domain)| IdentityConfig::Files { dir, trust_domain })
         }
         None => {
-            section.ignore(&["ca_fd", "bundle_out", "dir"]);
+            section.ignore(&["ca_fd", "bundle_out", "dir", "trust_domain"]);
             None
         }
     };
@@ -163,7 +166,7 @@ fn dev_identity(section: &mut Section<'_>, setting: Setting) -> IdentityConfig {
             "set mode = \"dev\" in [node] for a lab, or source = \"files\"",
         );
     }
-    section.only_with(&["dir"], "source = \"files\"");
+    section.only_with(&["dir", "trust_domain"], "source = \"files\"");
     // 0 to 2 are the standard streams.
     let ca_fd = section.optional("ca_fd", value::id(3..=65_535)).and_then(|fd| i32::try_from(fd).ok());
     let bundle_out = section.optional("bundle_out", value::path).map(|path| section.path(path));

@@ -84,6 +84,15 @@ pub(super) fn name(value: &DeValue<'_>) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
+pub(super) fn trust_domain(value: &DeValue<'_>) -> Parsed<String> {
+    let text = text(value)?;
+    let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');
+    if (1..=255).contains(&text.len()) && text.bytes().all(fits) {
+        return Ok(text.to_owned());
+    }
+    Err(Mistake::new(format!("{text:?} is not a trust domain"), "use 1 to 255 of a-z, 0-9, '.', '-' and '_'"))
+}
+
 pub(super) fn key_id(value: &DeValue<'_>) -> Parsed<String> {
     text(value).map(str::to_owned)
 }

@@ -85,7 +85,8 @@ impl Exchange {
             release += step.release;
             match step.event {
                 Event::End => self.answered(),
-                Event::Raw => {
+                // Only the head: the parser behind stops there, and what follows belongs to the tunnel.
+                Event::Answer { .. } if self.answers.is_raw() => {
                     self.answering = None;
                     self.requests.switch_to_raw();
                     return Ok(release);
@@ -95,6 +96,7 @@ impl Exchange {
                     self.saw_to_close |= self.answers.is_to_close();
                     return Ok(release);
                 }
+                Event::Raw => return Ok(release),
                 Event::Request(_) | Event::Answer { .. } => {}
             }
         }

@@ -3,5 +3,7 @@
 pub mod guard;
 pub mod listen;
 pub mod outbound;
+pub mod privileges;
 pub mod resolve;
+pub mod routes;
 pub mod stream;

@@ -1,0 +1,125 @@
+//! The answer to each question.
+
+use std::time::{Instant, SystemTime};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::protocol::{CheckView, Code, ConnectionView, EndpointView, Failure, ReadyView, Request};
+use super::{AdminHandles, replay};
+use crate::conn::Live;
+use crate::state::endpoint::{Backend, Endpoint, PortMode, PortSpec, Protocol, Stage};
+
+/// Answers one question. May block: decisions, and a search of the audit log.
+pub(super) fn answer(handles: &AdminHandles, request: Request) -> Result<Value, Failure> {
+    match request {
+        Request::Endpoints => json(&endpoints(handles)),
+        Request::Connections => json(&connections(handles)),
+        Request::Policy => json(&handles.feed.status(SystemTime::now())),
+        Request::Ready => json(&ready(handles)),
+        Request::Explain { input } => json(&replay::explain(handles, input)?),
+        Request::Decide { input } => json(&replay::decide(handles, input)?),
+        Request::Replay { decision_id } => json(&replay::replay(handles, &decision_id)?),
+    }
+}
+
+fn json(answer: &impl Serialize) -> Result<Value, Failure> {
+    let failed = |error| Failure::new(Code::Failed, format!("the answer cannot be written: {error}"), "report this");
+    serde_json::to_value(answer).map_err(failed)
+}
+
+fn endpoints(handles: &AdminHandles) -> Vec<EndpointView> {
+    let table = handles.endpoints.load();
+    let mut views: Vec<_> = table.iter().map(|endpoint| endpoint_view(endpoint)).collect();
+    views.sort_by(|a, b| (&a.workload, &a.pod_uid).cmp(&(&b.workload, &b.pod_uid)));
+    views
+}
+
+fn endpoint_view(endpoint: &Endpoint) -> EndpointView {
+    let spec = endpoint.spec();
+    let status = endpoint.status.load_full();
+    let (phase, reason, message) =
+        status.as_ref().map_or(("", "", ""), |status| (status.phase, status.reason, status.message.as_str()));
+    EndpointView {
+        workload: spec.workload.to_string(),
+        tenant: spec.tenant.to_string(),
+        pod_uid: spec.pod_uid.to_string(),
+        generation: spec.generation,
+        ip: spec.ip.to_string(),
+        backend: match &spec.backend {
+            Backend::Vsock { cid } => format!("vsock cid {cid}"),
+            Backend::Hybrid { file, half_close: true, .. } => format!("hybrid {file}"),
+            Backend::Hybrid { file, half_close: false, .. } => format!("hybrid {file} framed"),
+        },
+        stage: stage(endpoint.stage()).to_owned(),
+        phase: phase.to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        ports: spec.ports.iter().map(port).collect(),
+        connections: endpoint.open_connections(),
+        max_connections: spec.limits.max_connections,
+    }
+}
+
+fn stage(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Waiting => "waiting",
+        Stage::EgressOnly => "egress only",
+        Stage::Serving => "serving",
+        Stage::Draining => "draining",
+        Stage::Closed => "closed",
+    }
+}
+
+fn port(port: &PortSpec) -> String {
+    let mode = match port.mode {
+        PortMode::Mtls => "mtls",
+        PortMode::Tcp => "tcp",
+    };
+    let protocol = match port.protocol {
+        Protocol::Raw => "tcp",
+        Protocol::Http => "http",
+    };
+    format!("{}:{}/{mode}/{protocol}", port.name, port.port)
+}
+
+fn connections(handles: &AdminHandles) -> Vec<ConnectionView> {
+    let now = Instant::now();
+    let view = |live: Live| ConnectionView {
+        decision_id: live.decision_id,
+        direction: live.direction.to_owned(),
+        workload: live.workload,
+        peer: live.peer,
+        what: live.what,
+        age_ms: u64::try_from(now.saturating_duration_since(live.since).as_millis()).unwrap_or(u64::MAX),
+    };
+    handles.connections.list().into_iter().map(view).collect()
+}
+
+fn ready(handles: &AdminHandles) -> ReadyView {
+    let status = handles.feed.status(SystemTime::now());
+    let mut checks = vec![policy_check(handles, status.last_error.as_ref().map(|error| error.message.as_str()))];
+    checks.extend(handles.checks.iter().map(|check| {
+        let message = (check.probe)().err();
+        CheckView { name: check.name.to_owned(), ok: message.is_none(), message: message.unwrap_or_default() }
+    }));
+    let mut warnings = handles.warnings.clone();
+    if status.stale {
+        let until = status.denies_at.unwrap_or_default();
+        warnings.push(format!("the policy bundle has expired and decides until {until} only; publish a fresh one"));
+    }
+    if let Some(error) = status.last_error {
+        warnings.push(format!("the last bundle was refused ({}): {}", error.reason, error.message));
+    }
+    ReadyView { ready: checks.iter().all(|check| check.ok), checks, warnings }
+}
+
+fn policy_check(handles: &AdminHandles, last_error: Option<&str>) -> CheckView {
+    let ok = handles.policy.load().is_some();
+    let message = match (ok, last_error) {
+        (true, _) => String::new(),
+        (false, Some(error)) => format!("no policy is active, everything is denied: {error}"),
+        (false, None) => "no policy is active, everything is denied; publish a bundle for this node".to_owned(),
+    };
+    CheckView { name: "policy".to_owned(), ok, message }
+}

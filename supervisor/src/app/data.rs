@@ -1,0 +1,81 @@
+//! What each data-plane thread runs.
+
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::accept::Service;
+use crate::audit::AuditSink;
+use crate::config::ResolverConfig;
+use crate::conn::Registry;
+use crate::decide::Decider;
+use crate::dial::Dialer;
+use crate::egress::{Egress, PresenceLost};
+use crate::guestlink::LinkPorts;
+use crate::ingress::Ingress;
+use crate::net::guard::AddressGuard;
+use crate::net::resolve::Resolver;
+use crate::state::endpoint::{Endpoint, PortSpec};
+use crate::state::policy::PolicyCell;
+use crate::state::table::EndpointTable;
+use crate::tls::PeerVerifier;
+
+/// What all threads share: read on their paths, never locked there.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) endpoints: Arc<EndpointTable>,
+    pub(super) policy: Arc<PolicyCell>,
+    pub(super) audit: Arc<AuditSink>,
+    pub(super) registry: Arc<Registry>,
+    pub(super) verifier: Arc<PeerVerifier>,
+    pub(super) links: LinkPorts,
+    pub(super) guard: AddressGuard,
+    pub(super) resolver: ResolverConfig,
+    pub(super) presence_lost: PresenceLost,
+}
+
+/// One thread's services.
+pub(super) struct DataService {
+    ingress: Rc<Ingress>,
+    egress: Rc<Egress>,
+    dialer: Rc<Dialer>,
+    audit: Arc<AuditSink>,
+}
+
+impl DataService {
+    /// Makes the services of this thread, on its runtime.
+    pub(super) fn new(shared: Shared) -> io::Result<Self> {
+        let Shared { endpoints, policy, audit, registry, verifier, links, guard, resolver, presence_lost } = shared;
+        let decider = Rc::new(Decider::new(Arc::clone(&policy), Arc::clone(&audit)));
+        let trust = Arc::clone(verifier.trust());
+        let dialer = Rc::new(Dialer::new(endpoints, links, guard, Resolver::new(&resolver)?, trust));
+        let ingress = Ingress::new(
+            Rc::clone(&decider),
+            Rc::clone(&dialer),
+            Arc::clone(&audit),
+            Arc::clone(&policy),
+            Arc::clone(&registry),
+            verifier,
+        );
+        let egress = Egress::new(decider, Rc::clone(&dialer), Arc::clone(&audit), policy, registry, presence_lost);
+        Ok(Self { ingress: Rc::new(ingress), egress: Rc::new(egress), dialer, audit })
+    }
+}
+
+impl Service for DataService {
+    fn tcp(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, stream: TcpStream, from: SocketAddr) {
+        tokio::task::spawn_local(Rc::clone(&self.ingress).serve(endpoint, port, stream, from));
+    }
+
+    fn guest(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream) {
+        tokio::task::spawn_local(Rc::clone(&self.egress).serve(endpoint, stream));
+    }
+
+    fn tick(&self) {
+        self.audit.tick();
+        self.dialer.pools().tick();
+    }
+}

@@ -1,0 +1,239 @@
+//! Starts everything in the one order that is safe, and stops it in the reverse.
+//!
+//! ```text
+//! route helper -> privileges dropped -> audit log -> data-plane threads -> policy -> control -> admin
+//! ```
+//! The helper must exist before privileges go, and privileges must go before a thread or a hostile byte comes.
+
+mod data;
+mod identity;
+mod plane;
+
+use std::io;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::accept::Workers;
+use crate::admin::{self, AdminHandles, AdminSocket, Check};
+use crate::audit::AuditSink;
+use crate::bundles::BundleFeed;
+use crate::config::{Config, EndpointSource, Mode, RouteConfig};
+use crate::conn::Registry;
+use crate::control::client::{Client, Introduction};
+use crate::control::file::FileSource;
+use crate::control::{Control, Means, PolicyView, Timing};
+use crate::guestlink::LinkPorts;
+use crate::identity::IdentitySource;
+use crate::net::guard::AddressGuard;
+use crate::net::privileges;
+use crate::net::routes::{RouteHelper, Routes};
+use crate::state::policy::PolicyCell;
+use crate::state::table::EndpointTable;
+use crate::tls::PeerVerifier;
+
+/// Why the supervisor does not start or had to stop.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// The route helper.
+    #[error("managed routes")]
+    Routes(#[from] crate::net::routes::RouteError),
+    /// Privileges could not be dropped.
+    #[error("dropping privileges")]
+    Privileges(#[from] privileges::PrivilegeError),
+    /// The identity source.
+    #[error("identity source")]
+    Identity(#[from] crate::identity::IdentityError),
+    /// The bundle store.
+    #[error("bundle store")]
+    Store(#[from] crate::bundles::StoreError),
+    /// The operator's socket.
+    #[error("operator's socket")]
+    Admin(#[from] admin::SocketError),
+    /// The audit log.
+    #[error("the audit log {path} cannot be opened; create its folder, or correct [audit] file")]
+    Audit {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
+    /// Anything of the operating system.
+    #[error("{0}")]
+    System(&'static str, #[source] io::Error),
+}
+
+/// Runs the supervisor until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`AppError`] when something that it cannot do without is missing.
+pub fn run(config: Config) -> Result<(), AppError> {
+    privileges::raise_file_limit().map_err(|error| AppError::System("raising the limit of open files", error))?;
+    let routes = Arc::new(match &config.routes {
+        RouteConfig::Managed { subnet } => Routes::Managed(RouteHelper::spawn(*subnet)?),
+        RouteConfig::External => Routes::External,
+        RouteConfig::None => Routes::None,
+    });
+    privileges::drop(&config.node)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("control")
+        .enable_all()
+        .build()
+        .map_err(|error| AppError::System("starting the control runtime", error))?;
+    let outcome = runtime.block_on(serve(config, routes, runtime.handle().clone()));
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Handle) -> Result<(), AppError> {
+    let mut interrupt = stop_signal(SignalKind::interrupt())?;
+    let mut terminate = stop_signal(SignalKind::terminate())?;
+    let source = identity::open(&config)?;
+    let trust = Arc::new(identity::trust_cell(source.as_ref()));
+    let (presence_lost, lost_guests) = mpsc::unbounded_channel();
+    let shared = shared(&config, PeerVerifier::new(Arc::clone(&trust)), presence_lost)?;
+    let feed = open_feed(&config, &shared, identity::trust_external_cas(Arc::clone(&source), trust))?;
+    let plane = start_data_plane(&config, &shared, handle)?;
+    let control = start_control(&config, &shared, source, routes, plane, lost_guests);
+    let admin = AdminSocket::bind(&config.admin.socket)?;
+    let handles = Arc::new(admin_handles(&config, &shared, feed));
+    tracing::info!(node = %config.node.id, instance = %config.node.instance, admin = %admin.path().display(), "serving");
+    let stopped = async {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+        tracing::info!("stopping: endpoints drain");
+        control.shutdown().await;
+    };
+    let served = admin::serve(&admin, handles, stopped).await;
+    shared.audit.flush();
+    served.map_err(|error| AppError::System("serving the operator's socket", error))
+}
+
+fn stop_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError> {
+    signal(kind).map_err(|error| AppError::System("watching for signals", error))
+}
+
+fn shared(
+    config: &Config,
+    verifier: Arc<PeerVerifier>,
+    presence_lost: crate::egress::PresenceLost,
+) -> Result<data::Shared, AppError> {
+    let audit = AuditSink::open(&config.audit.file, config.audit.required)
+        .map_err(|source| AppError::Audit { path: config.audit.file.clone(), source })?;
+    Ok(data::Shared {
+        endpoints: Arc::<EndpointTable>::default(),
+        policy: Arc::<PolicyCell>::default(),
+        audit,
+        registry: Arc::<Registry>::default(),
+        verifier,
+        links: LinkPorts { root: config.guests.root.clone(), guest_port: config.guests.guest_port },
+        guard: AddressGuard::new(config.lab_destinations.clone()),
+        resolver: config.resolver.clone(),
+        presence_lost,
+    })
+}
+
+fn open_feed(
+    config: &Config,
+    shared: &data::Shared,
+    on_activate: impl Fn(&nova_policy::engine::Policy) + Send + Sync + 'static,
+) -> Result<Arc<BundleFeed>, AppError> {
+    let policy = Arc::clone(&shared.policy);
+    let feed = Arc::new(BundleFeed::open(&config.policy, &config.node.id, policy, Box::new(on_activate))?);
+    feed.start(SystemTime::now());
+    tokio::spawn(Arc::clone(&feed).watch());
+    Ok(feed)
+}
+
+fn start_data_plane(
+    config: &Config,
+    shared: &data::Shared,
+    handle: tokio::runtime::Handle,
+) -> Result<plane::Plane, AppError> {
+    let for_threads = shared.clone();
+    let workers = Workers::start(config.node.workers, move || data::DataService::new(for_threads.clone()))
+        .map_err(|error| AppError::System("starting the data plane", error))?;
+    let (audit, links) = (Arc::clone(&shared.audit), shared.links.clone());
+    let plane = plane::Plane::new(workers, audit, links, config.guests.host_port, handle);
+    if config.guests.vsock {
+        plane.listen_vsock().map_err(|error| AppError::System("listening on AF_VSOCK", error))?;
+    }
+    Ok(plane)
+}
+
+fn start_control(
+    config: &Config,
+    shared: &data::Shared,
+    identity: Arc<dyn IdentitySource>,
+    routes: Arc<Routes>,
+    plane: plane::Plane,
+    mut lost_guests: mpsc::UnboundedReceiver<(nova_proto::ids::PodUid, u64)>,
+) -> Control {
+    let timing = Timing::default();
+    let (control, service) = Control::new(Means {
+        plane: Arc::new(plane),
+        identity,
+        routes,
+        policy: Arc::clone(&shared.policy) as Arc<dyn PolicyView>,
+        table: Arc::clone(&shared.endpoints),
+        timing,
+    });
+    tokio::spawn(service);
+    let lost = control.clone();
+    tokio::spawn(async move {
+        while let Some((pod, generation)) = lost_guests.recv().await {
+            lost.presence_lost(&pod, generation);
+        }
+    });
+    match &config.endpoints {
+        EndpointSource::Control { socket, novalet_uid } => {
+            let client = Client {
+                socket: socket.clone(),
+                novalet_uid: *novalet_uid,
+                introduction: Introduction { instance: config.node.instance.clone(), slot: config.node.slot },
+                control: control.clone(),
+                policy: Arc::clone(&shared.policy) as Arc<dyn PolicyView>,
+                timing,
+            };
+            tokio::spawn(client.run());
+        }
+        EndpointSource::File { path } => {
+            let source = FileSource::new(path.clone(), config.node.id.clone());
+            tokio::spawn(source.run(control.clone(), timing.file_poll));
+        }
+    }
+    control
+}
+
+fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>) -> AdminHandles {
+    let audit = Arc::clone(&shared.audit);
+    let mut warnings = Vec::new();
+    if config.node.mode == Mode::Dev {
+        warnings.push("mode is dev: SVIDs come from an embedded CA that nobody else trusts".to_owned());
+    }
+    if !config.lab_destinations.is_empty() {
+        warnings.push(format!("[lab] allow_destinations opens {:?} in the address guard", config.lab_destinations));
+    }
+    AdminHandles {
+        node: config.node.id.clone(),
+        endpoints: Arc::clone(&shared.endpoints),
+        policy: Arc::clone(&shared.policy),
+        feed,
+        audit_file: config.audit.file.clone(),
+        connections: Arc::clone(&shared.registry),
+        checks: vec![Check {
+            name: "audit",
+            probe: Box::new(move || {
+                let remedy = "the audit log cannot be written: free space on its disk, or move it with [audit] file";
+                if audit.is_writable() { Ok(()) } else { Err(remedy.to_owned()) }
+            }),
+        }],
+        warnings,
+    }
+}

@@ -1,0 +1,170 @@
+//! Joins the control service to the data plane: sockets, threads, guest acceptors.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use socket2::Socket;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use crate::accept::Workers;
+use crate::audit::{AuditSink, Kind, Record};
+use crate::control::DataPlane;
+use crate::dial;
+use crate::guestlink::{Accepted, LinkPorts, Listener, VsockListener};
+use crate::net::listen;
+use crate::reason::Reason;
+use crate::state::endpoint::{Backend, Endpoint, PortSpec};
+
+/// A health check takes at most this long; the control service bounds it further.
+const HEALTH_DEADLINE: Duration = Duration::from_secs(10);
+/// How long an accept loop rests when the process has no descriptors left.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
+
+type PortKey = (usize, String);
+
+/// The data plane, as the control service drives it.
+pub(super) struct Plane {
+    workers: Workers,
+    audit: Arc<AuditSink>,
+    links: LinkPorts,
+    host_port: u32,
+    guests: tokio::runtime::Handle,
+    by_cid: Arc<Mutex<HashMap<u32, Arc<Endpoint>>>>,
+    open_ports: Mutex<HashMap<PortKey, watch::Sender<bool>>>,
+}
+
+impl Plane {
+    pub(super) fn new(
+        workers: Workers,
+        audit: Arc<AuditSink>,
+        links: LinkPorts,
+        host_port: u32,
+        guests: tokio::runtime::Handle,
+    ) -> Self {
+        Self { workers, audit, links, host_port, guests, by_cid: Arc::default(), open_ports: Mutex::default() }
+    }
+
+    /// Accepts from all vsock guests on one socket.
+    pub(super) fn listen_vsock(&self) -> io::Result<()> {
+        let _context = self.guests.enter();
+        let listener = VsockListener::bind(self.host_port)?;
+        let (workers, by_cid) = (self.workers.clone(), Arc::clone(&self.by_cid));
+        self.guests.spawn(async move {
+            loop {
+                match listener.accept().await {
+                    // A CID that belongs to no endpoint is nobody: the connection is dropped.
+                    Ok((cid, stream)) => {
+                        let endpoint = lock(&by_cid).get(&cid).cloned();
+                        if let Some(endpoint) = endpoint {
+                            workers.guest_stream(&endpoint, stream);
+                        }
+                    }
+                    Err(error) => rest(&error).await,
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+impl DataPlane for Plane {
+    fn bind(&self, endpoint: &Arc<Endpoint>, port: &PortSpec) -> io::Result<Vec<OwnedFd>> {
+        let ip = endpoint.spec().ip;
+        (0..self.workers.count()).map(|_| Ok(listen::bind(ip, port.port)?.into())).collect()
+    }
+
+    fn listen(&self, endpoint: &Arc<Endpoint>, port: &PortSpec, sockets: Vec<OwnedFd>) -> io::Result<()> {
+        let sockets: Vec<_> =
+            sockets.into_iter().map(|socket| listen::listen(Socket::from(socket))).collect::<io::Result<_>>()?;
+        let (close, closed) = watch::channel(false);
+        lock(&self.open_ports).insert(key(endpoint, port), close);
+        self.workers.listen(endpoint, port, sockets, &closed);
+        Ok(())
+    }
+
+    fn close_port(&self, endpoint: &Arc<Endpoint>, port: &PortSpec) {
+        if let Some(close) = lock(&self.open_ports).remove(&key(endpoint, port)) {
+            // Fails only when every listener is gone already.
+            let _ = close.send(true);
+        }
+    }
+
+    fn accept_guest(&self, endpoint: &Arc<Endpoint>) -> io::Result<Box<dyn Send>> {
+        let spec = endpoint.spec();
+        match &spec.backend {
+            Backend::Vsock { cid } => {
+                lock(&self.by_cid).insert(*cid, Arc::clone(endpoint));
+                Ok(Box::new(VsockGuest { cid: *cid, by_cid: Arc::clone(&self.by_cid), endpoint: Arc::clone(endpoint) }))
+            }
+            Backend::Hybrid { file, vmm_uid, .. } => {
+                let _context = self.guests.enter();
+                let path = self.links.root.join(spec.pod_uid.as_str()).join(file);
+                let listener = Listener::bind(&path, self.host_port, *vmm_uid)?;
+                let accepting = accept(listener, self.workers.clone(), Arc::clone(endpoint), Arc::clone(&self.audit));
+                Ok(Box::new(HybridGuest(self.guests.spawn(accepting).abort_handle())))
+            }
+        }
+    }
+
+    fn health(&self, endpoint: &Arc<Endpoint>, port: &PortSpec) -> BoxFuture<'static, Result<(), Reason>> {
+        let (links, spec, port) = (self.links.clone(), endpoint.spec(), port.clone());
+        async move { dial::health(&links, &spec, &port, HEALTH_DEADLINE).await }.boxed()
+    }
+}
+
+/// Stops the acceptor, and with it removes its socket.
+struct HybridGuest(AbortHandle);
+
+impl Drop for HybridGuest {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Takes the CID out of the table, unless a newer endpoint has it by now.
+struct VsockGuest {
+    cid: u32,
+    by_cid: Arc<Mutex<HashMap<u32, Arc<Endpoint>>>>,
+    endpoint: Arc<Endpoint>,
+}
+
+impl Drop for VsockGuest {
+    fn drop(&mut self) {
+        let mut by_cid = lock(&self.by_cid);
+        if by_cid.get(&self.cid).is_some_and(|now| Arc::ptr_eq(now, &self.endpoint)) {
+            by_cid.remove(&self.cid);
+        }
+    }
+}
+
+async fn accept(listener: Listener, workers: Workers, endpoint: Arc<Endpoint>, audit: Arc<AuditSink>) {
+    loop {
+        match listener.accept().await {
+            Ok(Accepted::Guest(stream)) => workers.guest_stream(&endpoint, stream),
+            Ok(Accepted::WrongPeer) => {
+                Record::open(&audit, Kind::Connection, "egress", &endpoint.spec()).deny(Reason::WrongPeer);
+            }
+            Err(error) => rest(&error).await,
+        }
+    }
+}
+
+async fn rest(error: &io::Error) {
+    tracing::warn!(%error, "accepting a guest failed; resting");
+    tokio::time::sleep(ACCEPT_REST).await;
+}
+
+fn key(endpoint: &Arc<Endpoint>, port: &PortSpec) -> PortKey {
+    (Arc::as_ptr(endpoint) as usize, port.name.to_string())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Every critical section is one call on the map: a panic elsewhere leaves it whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

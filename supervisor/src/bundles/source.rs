@@ -1,0 +1,91 @@
+//! Reading a file that somebody else writes: opened once, looked at through the descriptor, never more than a cap.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+/// Largest bundle or key file that is read: what the verifier would unpack at most.
+pub const MAX_BYTES: u64 = nova_policy::bundle::MAX_COMPRESSED as u64;
+
+/// Why a file cannot be read.
+#[derive(Debug, Error)]
+pub enum ReadError {
+    /// There is no such file.
+    #[error("{path} does not exist; publish it there", path = .0.display())]
+    Missing(PathBuf),
+    /// It is there, but not readable.
+    #[error("{path} cannot be read: {source}; let the supervisor's user read it", path = path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is a pipe, a folder, a device.
+    #[error("{path} is not a regular file; publish a file there", path = .0.display())]
+    NotAFile(PathBuf),
+    /// It is larger than any bundle.
+    #[error("{path} is larger than {MAX_BYTES} bytes; it is not a bundle of this system", path = .0.display())]
+    TooLarge(PathBuf),
+    /// It was written to while it was read.
+    #[error("{path} changed while it was read; it is tried again (publish with a rename to avoid this)", path = .0.display())]
+    Changing(PathBuf),
+}
+
+/// What tells one content of a path from another without reading it. A rename over the path changes the inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Fingerprint {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl From<&Metadata> for Fingerprint {
+    fn from(meta: &Metadata) -> Self {
+        Self {
+            device: meta.dev(),
+            inode: meta.ino(),
+            size: meta.size(),
+            modified: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+}
+
+/// What is at the path now; symbolic links are followed, since mounted configuration swaps them.
+pub(super) fn fingerprint(path: &Path) -> Option<Fingerprint> {
+    std::fs::metadata(path).ok().map(|meta| Fingerprint::from(&meta))
+}
+
+/// The whole file, and the fingerprint of exactly these bytes.
+pub(super) fn read(path: &Path) -> Result<(Vec<u8>, Fingerprint), ReadError> {
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => ReadError::Missing(path.to_owned()),
+        _ => ReadError::Io { path: path.to_owned(), source },
+    };
+    // Without O_NONBLOCK a pipe at the path would hold this thread for ever.
+    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).map_err(failed)?;
+    let before = file.metadata().map_err(failed)?;
+    if !before.is_file() {
+        return Err(ReadError::NotAFile(path.to_owned()));
+    }
+    let mut bytes = Vec::new();
+    (&file).take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(ReadError::TooLarge(path.to_owned()));
+    }
+    let after = fingerprint_of(&file).map_err(failed)?;
+    if after != Fingerprint::from(&before) {
+        return Err(ReadError::Changing(path.to_owned()));
+    }
+    Ok((bytes, after))
+}
+
+fn fingerprint_of(file: &File) -> io::Result<Fingerprint> {
+    Ok(Fingerprint::from(&file.metadata()?))
+}

@@ -1,0 +1,52 @@
+//! `check`: every mistake of the configuration and of the files it names, and nothing else.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use nova_policy::workloads;
+use nova_supervisor::config::{Config, EndpointSource};
+
+use super::{CliError, OK, output};
+
+/// Most bytes of a placement file; 20,000 endpoints have less.
+const MAX_PLACEMENTS: u64 = 64 * 1024 * 1024;
+
+/// The configuration, or all its mistakes.
+pub(crate) fn load(config: &Path) -> Result<Config, CliError> {
+    Config::load(config).map_err(|errors| CliError::BadInput(errors.to_string()))
+}
+
+pub(super) fn check(config: &Path, placements: Option<&Path>) -> Result<ExitCode, CliError> {
+    let loaded = load(config);
+    let of_config = match &loaded {
+        Ok(Config { endpoints: EndpointSource::File { path }, .. }) => Some(path.as_path()),
+        _ => None,
+    };
+    let mut mistakes: Vec<String> = loaded.as_ref().err().map(ToString::to_string).into_iter().collect();
+    for file in of_config.into_iter().chain(placements) {
+        if let Err(report) = read(file).and_then(|text| parse(file, &text)) {
+            mistakes.push(report);
+        }
+    }
+    if !mistakes.is_empty() {
+        return Err(CliError::BadInput(mistakes.join("\n")));
+    }
+    output::print("no mistakes\n")?;
+    Ok(OK.into())
+}
+
+fn parse(file: &Path, text: &str) -> Result<(), String> {
+    let parsed = workloads::parse(&file.display().to_string(), text);
+    parsed.map(|_| ()).map_err(|report| report.to_string())
+}
+
+fn read(file: &Path) -> Result<String, String> {
+    use std::io::Read;
+    let shown = file.display();
+    let failed =
+        |error: std::io::Error| format!("{shown}: cannot be read: {error} (remedy: check the path and its rights)");
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).map_err(failed)?;
+    opened.take(MAX_PLACEMENTS).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}

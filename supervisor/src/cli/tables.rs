@@ -1,0 +1,134 @@
+//! Each answer as a person reads it.
+
+use std::fmt::Write;
+
+use nova_supervisor::admin::protocol::{
+    ConnectionView, DecisionView, EndpointView, ExplanationView, ReadyView, ReplayView, RuleView, TestView,
+};
+use serde_json::{Error, Value};
+
+use super::output::{cell, table};
+
+type Text = Result<String, Error>;
+
+pub(super) fn endpoints(answer: &Value) -> Text {
+    let views: Vec<EndpointView> = serde_json::from_value(answer.clone())?;
+    let row = |view: EndpointView| {
+        let state = if view.reason.is_empty() { view.stage } else { format!("{} ({})", view.stage, view.reason) };
+        let open = format!("{}/{}", view.connections, view.max_connections);
+        let pod = format!("{} #{}", view.pod_uid, view.generation);
+        let workload = format!("{}.{}", view.workload, view.tenant);
+        [workload, pod, view.ip, view.backend, state, view.ports.join(" "), open]
+    };
+    let header = ["workload", "pod", "ip", "backend", "state", "ports", "open"];
+    Ok(table(header, views.into_iter().map(row).collect(), "no endpoints"))
+}
+
+pub(super) fn connections(answer: &Value) -> Text {
+    let views: Vec<ConnectionView> = serde_json::from_value(answer.clone())?;
+    let row = |view: ConnectionView| {
+        let age = format!("{}.{:03}s", view.age_ms / 1000, view.age_ms % 1000);
+        [view.decision_id, view.direction, view.workload, view.peer, view.what, age]
+    };
+    let header = ["id", "direction", "workload", "peer", "what", "open for"];
+    Ok(table(header, views.into_iter().map(row).collect(), "no open connections"))
+}
+
+pub(super) fn policy(answer: &Value) -> Text {
+    let field = |name: &str| match &answer[name] {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    };
+    let names = ["revision", "serial", "activated", "expires", "denies_at", "stale"];
+    let mut rows: Vec<[String; 2]> = names.map(|name| [name.to_owned(), field(name)]).into();
+    if answer["serial"].is_null() {
+        rows = vec![["revision".to_owned(), "none: everything is denied".to_owned()]];
+    }
+    let error = &answer["last_error"];
+    if error.is_object() {
+        let text = |name: &str| error[name].as_str().unwrap_or_default().to_owned();
+        rows.push(["last error".to_owned(), format!("{}: {}", text("reason"), text("message"))]);
+        rows.push(["since".to_owned(), text("time")]);
+    }
+    for (reason, count) in answer["failures"].as_object().into_iter().flatten() {
+        rows.push([format!("refused: {reason}"), count.to_string()]);
+    }
+    Ok(table(["policy", ""], rows, ""))
+}
+
+pub(super) fn ready(answer: &Value) -> Text {
+    let view: ReadyView = serde_json::from_value(answer.clone())?;
+    let mut text = format!("{}\n", if view.ready { "ready" } else { "not ready" });
+    let row = |check: nova_supervisor::admin::protocol::CheckView| [check.name, yes(check.ok), check.message];
+    text += &table(["check", "ok", "what to do"], view.checks.into_iter().map(row).collect(), "");
+    for warning in view.warnings {
+        text += &format!("warning: {}\n", cell(warning));
+    }
+    Ok(text)
+}
+
+pub(super) fn explanation(answer: &Value) -> Text {
+    let view: ExplanationView = serde_json::from_value(answer.clone())?;
+    Ok(format!("{}\n{}", verdict(&view.decision), tests(&view)))
+}
+
+pub(super) fn replay(answer: &Value) -> Text {
+    let view: ReplayView = serde_json::from_value(answer.clone())?;
+    let said =
+        |view: Option<&ExplanationView>| view.map_or_else(|| "unknown".to_owned(), |view| verdict(&view.decision));
+    let then = view.then.as_ref().map_or_else(|| verdict(&view.recorded), |then| verdict(&then.decision));
+    let mut text = format!("then: {then}; now: {}\n", said(view.now.as_ref()));
+    let mut add = |line: &str| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{}", line.trim_end());
+    };
+    for note in &view.notes {
+        add(&format!("note: {}", cell(note)));
+    }
+    add(&format!("recorded {}: {}", cell(&view.time), cell(view.input.to_string())));
+    let same = match (&view.then, &view.now) {
+        (Some(then), Some(now)) => then.decision.revision == now.decision.revision,
+        _ => false,
+    };
+    for (when, explanation) in [("then", view.then.as_ref()), ("now", view.now.as_ref().filter(|_| !same))] {
+        if let Some(explanation) = explanation {
+            let when = if same { "then and now" } else { when };
+            add(&format!("\n{when}, revision {}:\n{}", cell(&explanation.decision.revision), tests(explanation)));
+        }
+    }
+    Ok(text)
+}
+
+fn verdict(decision: &DecisionView) -> String {
+    let why = match (decision.rule.as_str(), decision.reason.as_str()) {
+        ("", reason) => reason.to_owned(),
+        (rule, reason) => format!("{reason}, rule {rule}"),
+    };
+    let revision = if decision.revision.is_empty() { "no policy" } else { &decision.revision };
+    cell(format!("{} ({why}) on {revision}", decision.verdict))
+}
+
+fn tests(view: &ExplanationView) -> String {
+    let candidates: Vec<_> = view.rules.iter().filter(|rule| rule.candidate).map(|rule| rule.rule.as_str()).collect();
+    let candidates = if candidates.is_empty() { "none: no rule names this pair".into() } else { candidates.join(", ") };
+    let mut text = format!("candidate rules: {}\n", cell(candidates));
+    let row = |rule: &RuleView, test: &TestView| {
+        let name = if rule.audit { format!("{} (audit)", rule.rule) } else { rule.rule.clone() };
+        [name, test.test.clone(), test.wanted.clone(), test.got.clone(), yes(test.ok)]
+    };
+    let rows = view.rules.iter().flat_map(|rule| rule.tests.iter().map(move |test| row(rule, test)));
+    text +=
+        &table(["rule", "test", "wanted", "got", "ok"], rows.collect(), "the workload has no rules for this direction");
+    if view.omitted > 0 {
+        text += &format!("{} more rules are not shown\n", view.omitted);
+    }
+    if !view.hint.is_empty() {
+        text += &format!("hint: {}\n", cell(&view.hint));
+    }
+    text
+}
+
+fn yes(ok: bool) -> String {
+    if ok { "yes".to_owned() } else { "NO".to_owned() }
+}

@@ -1,0 +1,125 @@
+//! Ports of endpoints.
+
+use std::time::Duration;
+
+use nova_proto::control as proto;
+use nova_proto::ids::PortName;
+
+use super::{Mistakes, one_segment};
+use crate::control::order::HealthPlan;
+use crate::control::why::Why;
+use crate::state::endpoint::{PortMode, PortSpec, Protocol, Target};
+
+/// Also the longest time a check may take.
+const LONGEST_CHECK: u32 = 60_000;
+
+/// Converts one port; `None` with a mistake noted.
+pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(PortSpec, Option<HealthPlan>)> {
+    let proto::Port { name, port, target_port, mode, protocol, target_unix, proxy_protocol_v2, health } = message;
+    if proxy_protocol_v2 {
+        mistakes.add(Why::UnsupportedFeature, format!("port {name:?}: PROXY v2 is not sent by this version"));
+    }
+    let mode = self::mode(&name, mode, mistakes);
+    let protocol = self::protocol(&name, protocol, mistakes);
+    let target = self::target(&name, target_port, &target_unix, mistakes);
+    let health = health.map(|health| self::health(&name, health, mistakes));
+    let number = mistakes.keep(Why::BadPort, port_number(port, &name));
+    let name = mistakes.keep(Why::BadPort, PortName::new(name));
+    let (health_path, plan) = match health {
+        None => (None, None),
+        Some(checked) => {
+            let (path, plan) = checked?;
+            (path, Some(plan))
+        }
+    };
+    let port = PortSpec { name: name?, port: number?, target: target?, mode: mode?, protocol: protocol?, health_path };
+    Some((port, plan))
+}
+
+fn port_number(port: u32, name: &str) -> Result<u16, String> {
+    let number = u16::try_from(port).ok().filter(|port| *port != 0);
+    number.ok_or_else(|| format!("port {name:?}: {port} is not 1 to 65535"))
+}
+
+fn mode(name: &str, mode: i32, mistakes: &mut Mistakes) -> Option<PortMode> {
+    use proto::port::Mode;
+    match Mode::try_from(mode) {
+        Ok(Mode::Mtls) => return Some(PortMode::Mtls),
+        Ok(Mode::Tcp) => return Some(PortMode::Tcp),
+        Ok(Mode::Tls) => {
+            let message = format!("port {name:?}: mode tls is not served by this version; use mtls or tcp");
+            mistakes.add(Why::UnsupportedMode, message);
+        }
+        Err(_) => mistakes.add(Why::UnsupportedMode, format!("port {name:?}: mode {mode} is unknown to this version")),
+    }
+    None
+}
+
+fn protocol(name: &str, protocol: i32, mistakes: &mut Mistakes) -> Option<Protocol> {
+    use proto::port::Proto;
+    match Proto::try_from(protocol) {
+        Ok(Proto::Raw) => return Some(Protocol::Raw),
+        Ok(Proto::Http) => return Some(Protocol::Http),
+        Ok(Proto::Grpc) => {
+            let message = format!("port {name:?}: protocol grpc is not served by this version; use http or tcp");
+            mistakes.add(Why::UnsupportedProtocol, message);
+        }
+        Err(_) => {
+            let message = format!("port {name:?}: protocol {protocol} is unknown to this version");
+            mistakes.add(Why::UnsupportedProtocol, message);
+        }
+    }
+    None
+}
+
+fn target(name: &str, target_port: u32, target_unix: &str, mistakes: &mut Mistakes) -> Option<Target> {
+    let wrong = |problem: &str| format!("port {name:?}: {problem}");
+    let target = match (target_port, target_unix) {
+        (0, "") => Err(wrong("neither target_port nor target_unix says where the app listens")),
+        (0, file) => one_segment(file).map(Target::Socket),
+        (port, "") => u16::try_from(port).map(Target::Tcp).map_err(|_| wrong("target_port is not 1 to 65535")),
+        _ => Err(wrong("target_port and target_unix exclude each other")),
+    };
+    mistakes.keep(Why::BadTarget, target)
+}
+
+/// `None` with a mistake noted. Zero means the default.
+fn health(name: &str, message: proto::HealthCheck, mistakes: &mut Mistakes) -> Option<(Option<String>, HealthPlan)> {
+    let proto::HealthCheck { http_path, grpc, interval_ms, timeout_ms, unhealthy_after } = message;
+    let problem = if grpc {
+        Some((Why::UnsupportedProtocol, "gRPC health checks are not made by this version"))
+    } else if !(http_path.is_empty() || is_plain_path(&http_path)) {
+        Some((Why::BadHealthCheck, "http_path is not an absolute path of printable ASCII without query"))
+    } else if interval_ms > LONGEST_CHECK || timeout_ms > LONGEST_CHECK || (1..50).contains(&interval_ms) {
+        Some((Why::BadHealthCheck, "interval_ms is 50 to 60000 and timeout_ms at most 60000"))
+    } else {
+        None
+    };
+    if let Some((why, problem)) = problem {
+        mistakes.add(why, format!("port {name:?}: {problem}"));
+        return None;
+    }
+    let default = HealthPlan::default();
+    let millis = |value: u32, default: Duration| match value {
+        0 => default,
+        value => Duration::from_millis(value.into()),
+    };
+    let plan = HealthPlan {
+        interval: millis(interval_ms, default.interval),
+        timeout: millis(timeout_ms, default.timeout),
+        unhealthy_after: if unhealthy_after == 0 { default.unhealthy_after } else { unhealthy_after },
+    };
+    Some(((!http_path.is_empty()).then_some(http_path), plan))
+}
+
+fn is_plain_path(path: &str) -> bool {
+    path.starts_with('/') && path.len() <= 1024 && path.bytes().all(|b| b.is_ascii_graphic() && b != b'#' && b != b'?')
+}
+
+pub(super) fn strictest(a: HealthPlan, b: HealthPlan) -> HealthPlan {
+    HealthPlan {
+        interval: a.interval.min(b.interval),
+        timeout: a.timeout.min(b.timeout),
+        unhealthy_after: a.unhealthy_after.min(b.unhealthy_after),
+    }
+}

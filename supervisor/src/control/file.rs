@@ -1,0 +1,244 @@
+//! Endpoints from a file: the source when there is no novalet. The file is looked at again and again; a broken one changes
+//! nothing. Its rows become messages of the control protocol, so that one conversion judges both sources.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nova_policy::workloads::{self, Mode, PortTarget, Protocol, State};
+use nova_proto::control as proto;
+use nova_proto::control::endpoint::Backend as ProtoBackend;
+
+use super::convert;
+use super::order::{Row, Update};
+use super::service::Control;
+
+/// A file with more is not a list of endpoints.
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Why the file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("{path}: {why}; [endpoints] file names it")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the kernel says.
+        why: std::io::Error,
+    },
+    /// It is far too long.
+    #[error("{path}: {length} bytes are too many for a list of endpoints")]
+    TooLong {
+        /// The file.
+        path: String,
+        /// Its length.
+        length: u64,
+    },
+    /// Every mistake in it, with line, column and remedy.
+    #[error("{0}")]
+    Mistakes(nova_policy::report::Report),
+}
+
+/// `endpoints.yaml`, watched.
+pub struct FileSource {
+    path: PathBuf,
+    node: String,
+}
+
+/// What tells one version of a file from another.
+type Version = (Option<SystemTime>, u64, u64);
+
+impl FileSource {
+    /// For the file at `path`; rows of other nodes than `node` are skipped.
+    #[must_use]
+    pub fn new(path: PathBuf, node: String) -> Self {
+        Self { path, node }
+    }
+
+    /// Reads the file once, as a snapshot. Rows that this version cannot serve are in it as refusals.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or every mistake in it.
+    pub fn load(&self) -> Result<Update, FileError> {
+        let path = self.path.display().to_string();
+        let read = |why| FileError::Read { path: path.clone(), why };
+        let length = std::fs::metadata(&self.path).map_err(read)?.len();
+        if length > MAX_BYTES {
+            return Err(FileError::TooLong { path, length });
+        }
+        let text = std::fs::read_to_string(&self.path).map_err(read)?;
+        parse(&path, &text, &self.node)
+    }
+
+    /// Applies the file now and whenever it changes, for ever.
+    pub async fn run(self, control: Control, poll: Duration) -> std::convert::Infallible {
+        let mut seen: Option<Version> = None;
+        loop {
+            let version = version(&self.path);
+            if seen != Some(version) {
+                match self.load() {
+                    Ok(update) => control.apply(update).await,
+                    Err(error) => tracing::error!(
+                        file = %self.path.display(), "endpoints file refused, what was served before stays:\n{error}"
+                    ),
+                }
+                seen = Some(version);
+            }
+            tokio::time::sleep(poll).await;
+        }
+    }
+}
+
+/// An editor may write in place or rename, so time, length and inode all count.
+fn version(path: &Path) -> Version {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).map_or((None, 0, 0), |meta| (meta.modified().ok(), meta.len(), meta.ino()))
+}
+
+fn parse(path: &str, text: &str, node: &str) -> Result<Update, FileError> {
+    let table = workloads::parse(path, text).map_err(FileError::Mistakes)?;
+    let is_here = |endpoint: &workloads::Endpoint| endpoint.node.as_deref().is_none_or(|other| other == node);
+    let rows: Vec<Row> =
+        table.endpoints.into_iter().filter(is_here).map(|endpoint| convert::endpoint(message(endpoint))).collect();
+    Ok(Update::Snapshot { epoch: 0, rows })
+}
+
+/// The row as novalet would send it.
+fn message(row: workloads::Endpoint) -> proto::Endpoint {
+    let state = match row.state {
+        State::Pending => proto::State::Pending,
+        State::Ready => proto::State::Ready,
+        State::Draining => proto::State::Draining,
+    };
+    let dependency = |dependency: workloads::Dependency| proto::Dependency {
+        host: dependency.host.to_string(),
+        port: dependency.port.into(),
+        guest_ip: dependency.guest_ip.to_string(),
+    };
+    proto::Endpoint {
+        workload_id: row.workload.to_string(),
+        spiffe_id: row.spiffe_id.to_string(),
+        pod_uid: row.pod_uid.to_string(),
+        generation: row.generation,
+        workload_ip: row.workload_ip.to_string(),
+        backend: row.backend.map(backend),
+        ports: row.ports.into_iter().map(port).collect(),
+        isolation: if row.dedicated { "dedicated" } else { "shared" }.to_owned(),
+        state: state as i32,
+        limits: Some(proto::Limits {
+            max_connections: row.limits.max_connections.unwrap_or(0),
+            max_handshakes: row.limits.max_handshakes.unwrap_or(0),
+            bytes_per_second: row.limits.bytes_per_second.unwrap_or(0),
+            connections_per_second: row.limits.connections_per_second.unwrap_or(0),
+        }),
+        dependencies: row.dependencies.into_iter().map(dependency).collect(),
+        boot_token: row.boot_token.map(|token| token.0.to_vec()).unwrap_or_default(),
+        drain_timeout_ms: row.drain_timeout_ms,
+        ..proto::Endpoint::default()
+    }
+}
+
+fn backend(backend: workloads::Backend) -> ProtoBackend {
+    match backend {
+        workloads::Backend::VsockCid(cid) => ProtoBackend::VsockCid(cid),
+        workloads::Backend::Uds { file } => ProtoBackend::Uds(proto::UdsCarrier { file }),
+        workloads::Backend::Hybrid { file, half_close, vmm_uid, vmm_gid } => {
+            // Without novalet, guests are most likely started by whoever started us.
+            let vmm_uid = vmm_uid.unwrap_or_else(|| nix::unistd::getuid().as_raw());
+            ProtoBackend::Hybrid(proto::HybridVsock { file, vmm_uid, vmm_gid: vmm_gid.unwrap_or(0), half_close })
+        }
+    }
+}
+
+fn port(port: workloads::Port) -> proto::Port {
+    use proto::port::{Mode as ProtoMode, Proto};
+    let (target_port, target_unix) = match port.target {
+        PortTarget::Tcp(number) => (number.into(), String::new()),
+        PortTarget::Unix(file) => (0, file),
+    };
+    let mode = match port.mode {
+        Mode::Mtls => ProtoMode::Mtls,
+        Mode::Tls => ProtoMode::Tls,
+        Mode::Tcp => ProtoMode::Tcp,
+    };
+    let protocol = match port.protocol {
+        Protocol::Tcp => Proto::Raw,
+        Protocol::Http => Proto::Http,
+        Protocol::Grpc => Proto::Grpc,
+    };
+    proto::Port {
+        name: port.name.to_string(),
+        port: port.port.into(),
+        target_port,
+        target_unix,
+        mode: mode as i32,
+        protocol: protocol as i32,
+        ..proto::Port::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::order::Wanted;
+    use crate::control::why::Why;
+    use crate::state::endpoint::Backend;
+
+    const GOOD: &str = "
+endpoints:
+  - workload_id: service-a
+    tenant: t
+    pod_uid: pod-a
+    generation: 3
+    workload_ip: 127.0.0.21
+    backend: {hybrid: {file: v.sock, half_close: false}}
+    ports: [{name: https, port: 8443, target_port: 8080, mode: mtls, protocol: http}]
+    state: ready
+    boot_token: 000102030405060708090a0b0c0d0e0f
+    dependencies: [{host: db.t.nova, port: 5432, guest_ip: 127.0.1.1}]
+";
+
+    fn rows(text: &str) -> Vec<Row> {
+        match parse("endpoints.yaml", text, "node-1") {
+            Ok(Update::Snapshot { rows, .. }) => rows,
+            other => panic!("a snapshot, not {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_broken_file_tells_all_mistakes_with_their_place() {
+        // covers: A12
+        let broken = GOOD.replace("127.0.0.21", "nowhere").replace("8443", "0").replace("state: ready", "state: on");
+        let error = parse("endpoints.yaml", &broken, "node-1").expect_err("refused").to_string();
+        assert!(error.matches("endpoints.yaml:").count() >= 3, "{error}");
+    }
+
+    #[test]
+    fn rows_that_this_version_does_not_serve_are_refused_alone() {
+        let two = format!("{GOOD}{}", GOOD.replace("endpoints:", "").replace("-a\n", "-b\n").replace(".21", ".22"));
+        let two = two.replacen("mode: mtls, protocol: http", "mode: tls, protocol: http", 1);
+        let rows = rows(&two);
+        assert_eq!(rows[0].as_ref().expect_err("tls is not served").why, Why::UnsupportedMode);
+        assert!(rows[1].is_ok());
+    }
+
+    #[test]
+    fn rows_of_other_nodes_are_not_ours() {
+        assert!(rows(&GOOD.replace("    state", "    node: node-2\n    state")).is_empty());
+        assert_eq!(rows(&GOOD.replace("    state", "    node: node-1\n    state")).len(), 1);
+    }
+
+    #[test]
+    fn a_row_becomes_an_order() {
+        // covers: A13
+        let order = rows(GOOD).remove(0).expect("valid");
+        assert_eq!(order.wanted, Wanted::Ready);
+        assert_eq!(order.spec.spiffe_id.as_str(), "spiffe://dev.invalid/t/t/w/service-a");
+        assert_eq!((order.spec.generation, order.spec.ports[0].port), (3, 8443));
+        let own = nix::unistd::getuid().as_raw();
+        let hybrid = Backend::Hybrid { file: "v.sock".into(), vmm_uid: own, half_close: false };
+        assert_eq!(order.spec.backend, hybrid);
+        assert_eq!(order.spec.dependencies[0].host, "db.t.nova");
+        assert!(order.spec.boot_token.matches(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]));
+    }
+}

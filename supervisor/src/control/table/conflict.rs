@@ -1,0 +1,19 @@
+//! What only one endpoint can own: its address, and its guest.
+
+use crate::control::order::Order;
+use crate::control::why::Why;
+use crate::state::endpoint::Backend;
+
+/// What of `order` belongs to another pod's `owner` already. Hybrid sockets need no look: their path holds the pod uid.
+pub(super) fn conflict(order: &Order, owner: &Order) -> Option<(Why, String)> {
+    let held_by = format!("by {} until that is drained and removed", owner.key());
+    if order.spec.ip == owner.spec.ip {
+        return Some((Why::IpInUse, format!("{} is held {held_by}", order.spec.ip)));
+    }
+    match (&order.spec.backend, &owner.spec.backend) {
+        (Backend::Vsock { cid }, Backend::Vsock { cid: other }) if cid == other => {
+            Some((Why::CidInUse, format!("CID {cid} is held {held_by}")))
+        }
+        _ => None,
+    }
+}

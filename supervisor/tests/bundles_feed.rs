@@ -1,0 +1,389 @@
+//! The bundle feed: what is refused, and that what was active stays; what is stored; what happens at start and at expiry.
+
+mod bundles_support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bundles_support::{ALSO_B, HOUR, Node, ONLY_A, X_READS_A, X_READS_B, later, now, put, signed};
+use nova_policy::bundle::{KeyPair, SigningKey};
+use nova_supervisor::bundles::{BundleFeed, KEPT, Outcome, StoreError};
+
+/// A node where serial 5 is active.
+fn node_with_5() -> (Node, BundleFeed) {
+    let node = Node::new();
+    node.publish(&node.bundle(5, ONLY_A));
+    let feed = node.feed();
+    assert_eq!(feed.start(now()), Outcome::Activated(5));
+    (node, feed)
+}
+
+/// `bytes` are refused for this reason, and serial 5 goes on deciding; the refusal is counted and told.
+fn assert_refused(node: &Node, feed: &BundleFeed, bytes: &[u8], reason: &'static str) {
+    node.publish(bytes);
+    assert_eq!(feed.poll(now()), Outcome::Refused(reason));
+    assert_eq!(node.active(), Some(5), "the old one must stay");
+    assert!(node.allows(X_READS_A) && !node.allows(X_READS_B));
+    let status = feed.status(now());
+    assert_eq!(status.serial, Some(5));
+    assert_eq!(status.last_error.map(|error| error.reason), Some(reason));
+    assert!(status.failures[reason] > 0);
+    assert_eq!(node.stored(), ["bundle-5.tar.gz"], "nothing refused is stored");
+}
+
+/// Takes the signature out of a bundle and packs the rest again.
+fn unsigned(bundle: &[u8]) -> Vec<u8> {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let packed = dir.path().join("in.tar.gz");
+    fs::write(&packed, bundle).expect("written");
+    let tar = |args: &[&str]| {
+        let done = std::process::Command::new("tar").args(args).current_dir(dir.path()).status().expect("tar runs");
+        assert!(done.success());
+    };
+    fs::create_dir(dir.path().join("content")).expect("created");
+    tar(&["xzf", "in.tar.gz", "-C", "content"]);
+    fs::remove_file(dir.path().join("content/.signatures.json")).expect("a signed bundle");
+    tar(&["czf", "out.tar.gz", "-C", "content", ".manifest", "data.json", "nova"]);
+    fs::read(dir.path().join("out.tar.gz")).expect("packed")
+}
+
+// covers: A5b
+#[test]
+fn an_unsigned_bundle_is_refused_and_the_old_one_stays() {
+    let (node, feed) = node_with_5();
+    assert_refused(&node, &feed, &unsigned(&node.bundle(6, ALSO_B)), "unsigned");
+}
+
+// covers: A5b
+#[test]
+fn a_bundle_of_another_key_is_refused_and_the_old_one_stays() {
+    let (node, feed) = node_with_5();
+    let other = KeyPair::es256().expect("a key");
+    let other = SigningKey::from_pem(other.private_pem.as_bytes()).expect("a signing key");
+    let forged = signed(&other, bundles_support::NODE, 6, ALSO_B, HOUR);
+    assert_refused(&node, &feed, &forged, "bad_signature");
+}
+
+// covers: A5b
+#[test]
+fn a_bundle_cut_off_anywhere_is_refused_and_the_old_one_stays() {
+    let (node, feed) = node_with_5();
+    let whole = node.bundle(6, ALSO_B);
+    for cut in [0, 1, whole.len() / 3, whole.len() * 6 / 10, whole.len() - 1] {
+        assert_refused(&node, &feed, &whole[..cut], "bad_archive");
+    }
+    node.publish(&whole);
+    assert_eq!(feed.poll(now()), Outcome::Activated(6), "the whole one is taken at once");
+}
+
+// covers: A5b
+#[test]
+fn a_bundle_for_another_node_or_with_an_older_serial_is_refused() {
+    let (node, feed) = node_with_5();
+    assert_refused(&node, &feed, &node.bundle(4, ALSO_B), "older_serial");
+    assert_refused(&node, &feed, &node.bundle(5, ALSO_B), "older_serial");
+    let pair = KeyPair::es256().expect("a key");
+    node.trust(&pair);
+    let key = SigningKey::from_pem(pair.private_pem.as_bytes()).expect("a signing key");
+    assert_refused(&node, &feed, &signed(&key, "node-2", 6, ALSO_B, HOUR), "scope_mismatch");
+}
+
+#[test]
+fn a_bundle_that_is_no_file_or_has_gone_is_refused() {
+    let (node, feed) = node_with_5();
+    fs::remove_file(&node.config.bundle).expect("removed");
+    assert_eq!(feed.poll(now()), Outcome::Refused("bundle_missing"));
+    nix::unistd::mkfifo(&node.config.bundle, nix::sys::stat::Mode::S_IRUSR).expect("a pipe");
+    assert_eq!(feed.poll(now()), Outcome::Refused("bundle_unreadable"), "and a pipe does not hang the feed");
+    fs::remove_file(&node.config.bundle).expect("removed");
+    let huge = fs::File::create(&node.config.bundle).expect("created");
+    huge.set_len(nova_supervisor::bundles::MAX_BYTES + 1).expect("a sparse file");
+    assert_eq!(feed.poll(now()), Outcome::Refused("too_large"));
+    assert_eq!(node.active(), Some(5));
+}
+
+#[test]
+fn one_bad_file_is_one_failure_until_it_changes() {
+    let (node, feed) = node_with_5();
+    node.publish(b"nonsense");
+    assert_eq!(feed.poll(now()), Outcome::Refused("bad_archive"));
+    for second in 1..100 {
+        assert_eq!(feed.poll(later(second)), Outcome::Unchanged);
+    }
+    assert_eq!(feed.status(now()).failures["bad_archive"], 1);
+}
+
+// covers: A5b
+#[test]
+fn a_new_bundle_is_taken_without_a_restart_and_can_be_taken_back() {
+    let (node, feed) = node_with_5();
+    let mut changes = node.cell.watch();
+    changes.mark_unchanged();
+    node.publish(&node.bundle(6, ALSO_B));
+    assert_eq!(feed.poll(now()), Outcome::Activated(6));
+    assert!(changes.has_changed().expect("the cell lives"), "live connections are woken");
+    assert!(node.allows(X_READS_B));
+    node.publish(&node.bundle(7, ONLY_A));
+    assert_eq!(feed.poll(now()), Outcome::Activated(7));
+    assert!(!node.allows(X_READS_B) && node.allows(X_READS_A));
+    assert!(feed.status(now()).last_error.is_none());
+    let told = node.told.lock().expect("no panic").clone();
+    assert_eq!(told, ["node-1@5", "node-1@6", "node-1@7"], "the hook hears of each policy");
+}
+
+#[test]
+fn the_same_bytes_again_change_nothing() {
+    let (node, feed) = node_with_5();
+    let changes = node.cell.watch();
+    node.publish(&fs::read(&node.config.bundle).expect("the bundle"));
+    assert_eq!(feed.poll(now()), Outcome::Unchanged);
+    assert!(!changes.has_changed().expect("the cell lives"));
+    assert!(feed.status(now()).last_error.is_none());
+}
+
+// covers: A5b
+#[test]
+fn without_keys_everything_is_denied_until_they_come() {
+    let node = Node::new();
+    let keys = fs::read(&node.config.keys).expect("keys");
+    put(&node.config.keys, b"");
+    node.publish(&node.bundle(5, ONLY_A));
+    let feed = node.feed();
+    assert_eq!(feed.start(now()), Outcome::Refused("verification_keys"));
+    assert_eq!(node.active(), None);
+    put(&node.config.keys, &keys);
+    assert_eq!(feed.poll(now()), Outcome::Activated(5), "no restart is needed");
+}
+
+// covers: A5b
+#[test]
+fn the_last_good_bundle_decides_after_a_restart_although_the_file_is_broken() {
+    let (node, feed) = node_with_5();
+    node.publish(b"nonsense");
+    drop(feed);
+    node.cell.activate(None);
+    let feed = node.feed();
+    assert_eq!(feed.start(now()), Outcome::Refused("bad_archive"));
+    assert_eq!(node.active(), Some(5));
+    assert_eq!(fs::read(node.stored_path(5)).expect("stored").len(), node_size(&node), "byte for byte as signed");
+}
+
+fn node_size(node: &Node) -> usize {
+    let meta = fs::metadata(node.stored_path(5)).expect("stored");
+    assert_eq!(meta.mode() & 0o7777, 0o600);
+    usize::try_from(meta.size()).expect("fits")
+}
+
+#[test]
+fn a_stored_bundle_that_was_tampered_with_is_passed_over_and_may_come_again() {
+    let (node, feed) = node_with_5();
+    let six = node.bundle(6, ALSO_B);
+    node.publish(&six);
+    assert_eq!(feed.poll(now()), Outcome::Activated(6));
+    drop(feed);
+    let mut damaged = six.clone();
+    damaged.truncate(six.len() * 6 / 10);
+    fs::write(node.stored_path(6), damaged).expect("damaged");
+    node.publish(&node.bundle(4, ONLY_A));
+    let feed = node.feed();
+    assert_eq!(feed.start(now()), Outcome::Refused("older_serial"), "the mark survives the damage");
+    assert_eq!(node.active(), Some(5), "the one before it decides");
+    node.publish(&six);
+    assert_eq!(feed.poll(now()), Outcome::Activated(6), "the damaged one may come again");
+    drop(feed);
+    assert_eq!(node.feed().start(now()), Outcome::Activated(6), "and is whole in the store");
+}
+
+#[test]
+fn a_stored_bundle_under_another_name_is_refused() {
+    let (node, feed) = node_with_5();
+    drop(feed);
+    fs::rename(node.stored_path(5), node.stored_path(9)).expect("renamed");
+    fs::remove_file(&node.config.bundle).expect("removed");
+    node.cell.activate(None);
+    node.feed().start(now());
+    assert_eq!(node.active(), None);
+}
+
+// covers: A5b
+#[test]
+fn an_expired_bundle_is_never_activated_from_its_file() {
+    let node = Node::new();
+    node.publish(&node.bundle_until(5, ONLY_A, HOUR));
+    let feed = node.feed();
+    assert_eq!(feed.start(later(HOUR)), Outcome::Refused("expired"));
+    assert_eq!(node.active(), None);
+    assert!(node.stored().is_empty());
+}
+
+// covers: A5b
+#[test]
+fn an_active_bundle_past_its_expiry_decides_for_its_grace_and_not_longer() {
+    let node = Node::new();
+    node.publish(&node.bundle_until(5, ONLY_A, HOUR));
+    let feed = node.feed();
+    assert_eq!(feed.start(now()), Outcome::Activated(5));
+    assert_eq!(feed.poll(later(HOUR)), Outcome::Unchanged);
+    let status = feed.status(later(HOUR));
+    assert!(status.stale && status.denies_at.is_some(), "{status:?}");
+    assert_eq!(feed.poll(later(2 * HOUR - 1)), Outcome::Unchanged);
+    assert_eq!(node.active(), Some(5));
+    assert_eq!(feed.poll(later(2 * HOUR)), Outcome::Expired);
+    assert_eq!(node.active(), None, "nothing decides, so everything is denied");
+    assert_eq!(feed.status(later(2 * HOUR)).last_error.map(|error| error.reason), Some("expired"));
+    node.publish(&node.bundle_until(6, ONLY_A, 10 * HOUR));
+    assert_eq!(feed.poll(later(2 * HOUR)), Outcome::Activated(6), "a fresh one ends it");
+}
+
+#[test]
+fn the_grace_survives_a_restart_and_ends_when_it_would_have() {
+    let node = Node::new();
+    node.publish(&node.bundle_until(5, ONLY_A, HOUR));
+    let feed = node.feed();
+    feed.start(now());
+    drop(feed);
+    node.cell.activate(None);
+    let feed = node.feed();
+    assert_eq!(feed.start(later(HOUR + 1)), Outcome::Activated(5));
+    drop(feed);
+    node.cell.activate(None);
+    node.feed().start(later(2 * HOUR));
+    assert_eq!(node.active(), None);
+}
+
+#[test]
+fn a_bundle_refused_for_the_clock_is_tried_again() {
+    let node = Node::new();
+    node.publish(&node.bundle_until(5, ONLY_A, HOUR));
+    let feed = node.feed();
+    assert_eq!(feed.start(later(HOUR + 100)), Outcome::Refused("expired"));
+    // The clock was wrong and is set back; the retry is due when the clock passes the moment set for it.
+    assert_eq!(feed.poll(now()), Outcome::Activated(5));
+}
+
+#[test]
+fn a_store_that_cannot_be_written_keeps_the_old_one_and_is_tried_again() {
+    let (node, feed) = node_with_5();
+    // A folder where the new file must go: works for root too, unlike a mode.
+    let blocked = node.config.store.join("bundle-6.tar.gz.tmp");
+    fs::create_dir(&blocked).expect("created");
+    node.publish(&node.bundle(6, ALSO_B));
+    assert_eq!(feed.poll(now()), Outcome::Refused("store_failed"));
+    assert_eq!(node.active(), Some(5));
+    fs::remove_dir(&blocked).expect("removed");
+    assert_eq!(feed.poll(later(1)), Outcome::Unchanged);
+    assert_eq!(feed.poll(later(10)), Outcome::Activated(6));
+}
+
+#[test]
+fn the_store_keeps_the_last_sixteen_and_finds_each_by_revision() {
+    let (node, feed) = node_with_5();
+    for serial in 6..=25 {
+        node.publish(&node.bundle(serial, if serial % 2 == 0 { ALSO_B } else { ONLY_A }));
+        assert_eq!(feed.poll(now()), Outcome::Activated(serial));
+    }
+    assert_eq!(node.stored().len(), KEPT);
+    assert!(feed.by_revision("node-1@9", now()).is_none(), "dropped");
+    assert!(feed.by_revision("nonsense", now()).is_none());
+    for serial in 10..=25 {
+        let policy = feed.by_revision(&format!("node-1@{serial}"), later(1000 * HOUR)).expect("kept, though expired");
+        assert_eq!(policy.serial(), serial);
+    }
+}
+
+#[test]
+fn a_store_of_another_supervisor_is_refused_with_its_pid() {
+    let (node, _feed) = node_with_5();
+    let second = BundleFeed::open(&node.config, "node-1", Arc::clone(&node.cell), Box::new(|_| {}));
+    let Err(StoreError::InUse { pid, .. }) = second else { panic!("the store was opened twice") };
+    assert_eq!(pid, std::process::id().to_string());
+}
+
+#[test]
+fn a_store_that_others_may_write_to_is_refused() {
+    let node = Node::new();
+    fs::create_dir(&node.config.store).expect("created");
+    fs::set_permissions(&node.config.store, fs::Permissions::from_mode(0o770)).expect("chmod");
+    let opened = BundleFeed::open(&node.config, "node-1", Arc::clone(&node.cell), Box::new(|_| {}));
+    assert!(matches!(opened, Err(StoreError::Unsafe { .. })));
+}
+
+// covers: A5b
+#[test]
+fn the_watch_sees_a_file_that_is_renamed_over() {
+    let (node, feed) = node_with_5();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        // The watch uses the real clock, and these bundles are from its future: good for it all the same.
+        let watch = tokio::spawn(Arc::new(feed).watch());
+        let mut changes = node.cell.watch();
+        changes.mark_unchanged();
+        node.publish(&node.bundle(6, ALSO_B));
+        tokio::time::timeout(Duration::from_secs(20), changes.changed()).await.expect("seen").expect("the cell lives");
+        watch.abort();
+    });
+    assert_eq!(node.active(), Some(6));
+}
+
+/// Killed at any moment of writing, the store holds whole bundles only, and the newest whole one decides.
+// covers: A5b
+#[test]
+fn a_kill_between_write_and_rename_leaves_a_good_store() {
+    let node = Node::new();
+    node.publish(&node.bundle(1, ONLY_A));
+    drop(node.feed());
+    for serial in [1, 2] {
+        fs::write(node.dir.path().join(format!("{serial}.bundle")), node.bundle(serial, ONLY_A)).expect("written");
+    }
+    for round in 0..20 {
+        let child = std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "child_that_stores_for_ever", "--ignored", "--nocapture"])
+            .env("NOVA_TEST_STORE", &node.config.store)
+            .env("NOVA_TEST_BUNDLES", node.dir.path())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn();
+        let mut child = child.expect("started");
+        // Until it has begun; then a little longer in each round, so that the kill falls on other steps.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !node.config.store.join("bundle-2.tar.gz").exists() && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        let spins = Instant::now() + Duration::from_micros(137 * round);
+        while Instant::now() < spins {
+            std::hint::spin_loop();
+        }
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        node.cell.activate(None);
+        let feed = node.feed();
+        feed.start(now());
+        assert_eq!(node.active(), Some(2), "round {round}");
+        drop(feed);
+        assert!(node.stored().iter().all(|name| name.ends_with(".tar.gz")), "{:?}", node.stored());
+        for serial in [1, 2] {
+            let stored = fs::read(node.stored_path(serial)).expect("stored");
+            assert_eq!(stored, fs::read(node.dir.path().join(format!("{serial}.bundle"))).expect("original"));
+        }
+        fs::remove_file(node.stored_path(2)).expect("removed");
+    }
+}
+
+#[test]
+#[ignore = "only as a child of the test above, which kills it"]
+fn child_that_stores_for_ever() {
+    let (Some(store), Some(bundles)) = (std::env::var_os("NOVA_TEST_STORE"), std::env::var_os("NOVA_TEST_BUNDLES"))
+    else {
+        return;
+    };
+    let store = nova_supervisor::bundles::BundleStore::open(store.as_ref()).expect("the store");
+    let bundles = std::path::PathBuf::from(bundles);
+    let read = |serial: u64| fs::read(bundles.join(format!("{serial}.bundle"))).expect("a bundle");
+    let (one, two) = (read(1), read(2));
+    loop {
+        store.save(1, &one).expect("saved");
+        store.save(2, &two).expect("saved");
+    }
+}

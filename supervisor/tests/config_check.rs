@@ -1,0 +1,92 @@
+//! `nova-supervisor check` and `run` with files that have mistakes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const CONFIG: &str = r#"
+[node]
+id = "node-1"
+mode = "dev"
+[endpoints]
+file = "endpoints.yaml"
+[policy]
+bundle = "bundle.tar.gz"
+keys = "keys.json"
+store = "store"
+[identity]
+source = "dev"
+[guests]
+root = "guests"
+[audit]
+file = "audit.jsonl"
+[admin]
+socket = "admin.sock"
+"#;
+
+fn run(args: &[&str], dir: &Path) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nova-supervisor"));
+    let Output { status, stderr, stdout } = command.args(args).current_dir(dir).output().expect("the command runs");
+    let text = String::from_utf8([stdout, stderr].concat()).expect("UTF-8");
+    (status.code(), text)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("the folder");
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name")).collect();
+    names.sort();
+    names
+}
+
+// covers: A12
+#[test]
+fn check_reports_the_mistakes_of_both_files_and_changes_nothing() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let broken = CONFIG.replace("id = \"node-1\"", "id = \"Node 1\"").replace("keys = ", "kees = ");
+    fs::write(dir.path().join("supervisor.toml"), broken).expect("written");
+    let placements = "endpoints:\n  - workload_id: Service_A\n    tenant: t\n    workload_ip: 10.0.0.300\n";
+    fs::write(dir.path().join("endpoints.yaml"), placements).expect("written");
+    let before = names(dir.path());
+    let args = ["check", "--config", "supervisor.toml", "--placements", "endpoints.yaml"];
+    let (code, text) = run(&args, dir.path());
+    assert_eq!(code, Some(2), "{text}");
+    for wanted in [
+        "supervisor.toml:3:6: node.id: \"Node 1\" is not a name",
+        "supervisor.toml:7:2: policy.keys: is missing",
+        "supervisor.toml:9:1: policy.kees: there is no such key (remedy: did you mean keys?)",
+        "endpoints.yaml:2:",
+        "endpoints.yaml:4:",
+    ] {
+        assert!(text.contains(wanted), "{wanted:?} is not in:\n{text}");
+    }
+    assert_eq!(names(dir.path()), before);
+}
+
+// covers: A12
+#[test]
+fn check_looks_at_the_endpoints_file_of_the_configuration() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    fs::write(dir.path().join("supervisor.toml"), CONFIG).expect("written");
+    let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("endpoints.yaml: cannot be read"), "{text}");
+    fs::write(dir.path().join("endpoints.yaml"), "endpoints: []\n").expect("written");
+    let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
+    assert_eq!((code, text.as_str()), (Some(0), "no mistakes\n"));
+}
+
+// covers: A12
+#[test]
+fn run_with_mistakes_starts_nothing_and_says_all_of_them() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    fs::write(dir.path().join("supervisor.toml"), "[node]\nslot = 9\n").expect("written");
+    let (code, text) = run(&["run", "--config", "supervisor.toml"], dir.path());
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("8 mistakes; nothing was started or changed"), "{text}");
+    assert_eq!(names(dir.path()), ["supervisor.toml"]);
+    let (code, _) = run(&["run", "--config", "absent.toml"], dir.path());
+    assert_eq!(code, Some(2));
+    let (code, _) = run(&["run"], dir.path());
+    assert_eq!(code, Some(2));
+}
