@@ -431,12 +431,20 @@ async fn the_first_frame_glued_to_a_101_is_the_first_of_the_tunnel() {
     let io = GatedIo::client(stream, Limits::default());
     let (mut sender, conn) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.expect("no io yet");
     tokio::spawn(conn.with_upgrades());
-    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nframe\n";
-    app.write_all(switch.as_bytes()).await.expect("room");
     let mut upgrade = request(Method::GET);
     upgrade.headers_mut().insert(header::CONNECTION, "upgrade".parse().expect("a value"));
     upgrade.headers_mut().insert(header::UPGRADE, "websocket".parse().expect("a value"));
-    let mut response = timeout(LONG, sender.send_request(upgrade)).await.expect("in time").expect("an answer");
+    let answer = async {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(app.read_u8().await.expect("a request"));
+        }
+        let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nframe\n";
+        app.write_all(switch.as_bytes()).await.expect("room");
+    };
+    let (response, ()) =
+        timeout(LONG, async { tokio::join!(sender.send_request(upgrade), answer) }).await.expect("in time");
+    let mut response = response.expect("an answer");
     assert_eq!(response.status(), StatusCode::SWITCHING_PROTOCOLS);
     let upgraded = hyper::upgrade::on(&mut response).await.expect("an upgrade");
     let parts = upgraded.downcast::<TokioIo<GatedIo<DuplexStream>>>().expect("our stream");

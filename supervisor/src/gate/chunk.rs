@@ -1,4 +1,4 @@
-//! The size line of a chunk.
+//! The size line of a chunk, and the end of its data.
 
 use super::{Refusal, line::bad_byte};
 
@@ -23,6 +23,15 @@ pub(super) fn chunk_size(input: &[u8]) -> Result<Option<(u64, usize)>, Refusal> 
         (1.., [b'\r', b'\n', ..]) => Ok(Some((size, digits + 2))),
         (_, [b'\n', ..]) => Err(Refusal::BareLf),
         (_, [other, ..]) => Err(bad_byte(*other).filter(|_| *other != b'\r').unwrap_or(Refusal::BadChunk)),
+    }
+}
+
+/// The CRLF after a chunk's data: 0 when it is not whole yet.
+pub(super) fn chunk_end(input: &[u8]) -> Result<usize, Refusal> {
+    match input {
+        [b'\r', b'\n', ..] => Ok(2),
+        [] | [b'\r'] => Ok(0),
+        _ => Err(Refusal::BadChunk),
     }
 }
 

@@ -10,24 +10,17 @@
 //! without closing it when any request on it named an upgrade.) In the middle of a body the reader gets an error.
 
 use std::{
-    future::Future as _,
     io,
     pin::Pin,
     task::{Context, Poll, Waker, ready},
-    time::Duration,
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Instant, Sleep},
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{
+    Exchange, Gate, GateHandle, Limits, ReadState, Refusal, closing::Closing, deadline::Deadline, refusal_response,
 };
-
-use super::{Exchange, Gate, GateHandle, Limits, ReadState, Refusal, refusal_response};
-
-/// How long and how far the rest of a refused connection is read before it is dropped.
-const DRAIN_TIME: Duration = Duration::from_secs(1);
-const DRAIN_BYTES: usize = 256 * 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
@@ -35,16 +28,6 @@ enum Role {
     Server,
     /// Reads answers, writes requests.
     Client,
-}
-
-/// How far a connection is closed that the wrapper ends by itself.
-#[derive(Debug)]
-enum Closing {
-    NotYet,
-    Answer(Bytes),
-    Shut,
-    Drain(usize),
-    Done,
 }
 
 /// A stream behind a gate. See the module's text.
@@ -60,10 +43,9 @@ pub struct GatedIo<S> {
     ready: usize,
     /// The begin of something that was written only in part.
     unseen: BytesMut,
-    timer: Option<Pin<Box<Sleep>>>,
-    timer_runs: bool,
+    head_time: Deadline,
     reader: Option<Waker>,
-    closing: Closing,
+    closing: Option<Closing>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
@@ -87,10 +69,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             held: BytesMut::new(),
             ready: 0,
             unseen: BytesMut::new(),
-            timer: None,
-            timer_runs: false,
+            head_time: Deadline::default(),
             reader: None,
-            closing: Closing::NotYet,
+            closing: None,
         }
     }
 
@@ -121,10 +102,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
     /// # Errors
     /// When this side cannot be closed.
     pub async fn close(mut self) -> io::Result<()> {
-        if matches!(self.closing, Closing::NotYet) {
-            self.closing = Closing::Shut;
-        }
-        std::future::poll_fn(|cx| self.poll_close(cx)).await
+        let mut closing = self.closing.take().unwrap_or_else(|| Closing::with_answer(Bytes::new()));
+        std::future::poll_fn(|cx| closing.poll(&mut self.inner, cx)).await
     }
 
     fn inbound(&self) -> &Gate {
@@ -157,7 +136,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
 
     fn note(&mut self, release: usize) {
         if release > 0 {
-            self.timer_runs = false;
+            self.head_time.stop();
         }
         if !self.exchange.is_reusable() {
             self.handle.set_spent();
@@ -213,8 +192,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             // hyper would give up the requests in progress if it saw the end now.
             return Some(self.park(cx));
         }
+        let answer = || refusal.map(refusal_response).unwrap_or_default().into();
+        let closing = self.closing.get_or_insert_with(|| Closing::with_answer(answer()));
         // An error while closing is the client's own doing, and the end of the stream all the same.
-        Some(self.poll_close(cx).map(|_| Ok(())))
+        Some(closing.poll(&mut self.inner, cx).map(|_| Ok(())))
     }
 
     fn park(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
@@ -233,31 +214,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
     /// Runs the clock of a partial head.
     fn poll_head_time(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.inbound().head_begun(self.held.len()) {
-            self.timer_runs = false;
+            self.head_time.stop();
             return Poll::Pending;
         }
-        let limit = self.limits.head_time;
-        if !std::mem::replace(&mut self.timer_runs, true) {
-            self.set_timer(limit);
-        }
-        ready!(self.poll_timer(cx));
+        self.head_time.start(self.limits.head_time);
+        ready!(self.head_time.poll(cx));
         match self.role {
             Role::Server => self.exchange.refuse_requests(Refusal::HeadTimeout),
             Role::Client => self.exchange.refuse_answers(Refusal::HeadTimeout),
         }
         self.note_refusal(Refusal::HeadTimeout);
         self.end(cx).unwrap_or(Poll::Pending)
-    }
-
-    fn set_timer(&mut self, after: Duration) {
-        match &mut self.timer {
-            Some(timer) => timer.as_mut().reset(Instant::now() + after),
-            None => self.timer = Some(Box::pin(tokio::time::sleep(after))),
-        }
-    }
-
-    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.timer.as_mut().map_or(Poll::Ready(()), |timer| timer.as_mut().poll(cx))
     }
 
     /// Follows what was written.
@@ -301,55 +268,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
     fn unfit(&self, refusal: Refusal) -> io::Error {
         self.handle.set_sent_refusal(refusal);
         io::Error::new(io::ErrorKind::InvalidData, refusal)
-    }
-
-    /// Answers a refusal, closes this side and drains the other.
-    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            match &mut self.closing {
-                Closing::NotYet => {
-                    let answer = self.handle.refusal().map(refusal_response);
-                    self.closing = Closing::Answer(answer.unwrap_or_default().into());
-                }
-                Closing::Answer(answer) if answer.is_empty() => self.closing = Closing::Shut,
-                Closing::Answer(answer) => {
-                    let written = ready!(Pin::new(&mut self.inner).poll_write(cx, answer))?;
-                    if written == 0 {
-                        return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-                    }
-                    answer.advance(written);
-                }
-                Closing::Shut => {
-                    ready!(Pin::new(&mut self.inner).poll_shutdown(cx))?;
-                    self.set_timer(DRAIN_TIME);
-                    self.closing = Closing::Drain(DRAIN_BYTES);
-                }
-                Closing::Drain(left) => {
-                    let left = *left;
-                    ready!(self.poll_drain(cx, left));
-                    self.closing = Closing::Done;
-                }
-                Closing::Done => return Poll::Ready(Ok(())),
-            }
-        }
-    }
-
-    /// Reads and forgets what the client still sends, for a bounded time: closing with unread bytes would reset the
-    /// connection and could destroy the answer on its way.
-    fn poll_drain(&mut self, cx: &mut Context<'_>, mut left: usize) -> Poll<()> {
-        let mut scratch = [0; 4096];
-        while left > 0 && self.poll_timer(cx).is_pending() {
-            let mut buf = ReadBuf::new(&mut scratch);
-            match Pin::new(&mut self.inner).poll_read(cx, &mut buf) {
-                Poll::Ready(Ok(())) if !buf.filled().is_empty() => left = left.saturating_sub(buf.filled().len()),
-                Poll::Ready(_) => return Poll::Ready(()),
-                Poll::Pending => {
-                    self.closing = Closing::Drain(left);
-                    return Poll::Pending;
-                }
-            }
-        }
-        Poll::Ready(())
     }
 }
 
@@ -425,9 +343,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GatedIo<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        match this.closing {
-            Closing::NotYet => Pin::new(&mut this.inner).poll_shutdown(cx),
-            _ => this.poll_close(cx),
+        match &mut this.closing {
+            Some(closing) => closing.poll(&mut this.inner, cx),
+            None => Pin::new(&mut this.inner).poll_shutdown(cx),
         }
     }
 }
