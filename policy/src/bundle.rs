@@ -20,7 +20,7 @@ pub use error::BundleError;
 pub use keys::{KeyError, KeyPair, SigningKey, VerifyKeys};
 pub use manifest::Manifest;
 pub use sign::{Claims, SignError, build};
-pub use verify::{Inspection, VerifiedBundle, VerifyOptions, inspect, verify};
+pub use verify::{Inspection, VerifiedBundle, VerifyOptions, dangerous_unverified, inspect, verify};
 
 /// Largest compressed bundle, in bytes.
 pub const MAX_COMPRESSED: usize = 16 * 1024 * 1024;

@@ -1,6 +1,7 @@
 //! Why a decision came out as it did: the verdict, then for every rule of the workload which test failed.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::Serialize;
 
@@ -81,6 +82,43 @@ pub fn explain(policy: &Policy, input: &Input) -> Explanation {
         rules,
         omitted,
         hint,
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match (self.decision.allow, self.decision.would_deny) {
+            (true, true) => "ALLOW (audit mode: would deny)",
+            (true, false) => "ALLOW",
+            (false, _) => "DENY",
+        };
+        write!(f, "{verdict}  reason={}", self.decision.reason.as_str())?;
+        if !self.decision.rule_id.is_empty() {
+            write!(f, " rule={}", self.decision.rule_id)?;
+        }
+        writeln!(f, " revision={}", self.revision)?;
+        if self.rules.is_empty() {
+            writeln!(f, "no rule speaks of this workload in this direction")?;
+        }
+        for rule in &self.rules {
+            let standing = match (rule.candidate, rule.matches) {
+                (_, true) => "matches",
+                (true, false) => "candidate",
+                (false, false) => "other pair",
+            };
+            writeln!(f, "rule {} ({standing}{})", rule.rule, if rule.audit { ", audit" } else { "" })?;
+            for test in &rule.tests {
+                let mark = if test.ok { "ok  " } else { "FAIL" };
+                writeln!(f, "  {mark} {:<14} wanted {}  got {}", test.test, test.wanted, test.got)?;
+            }
+        }
+        if self.omitted > 0 {
+            writeln!(f, "and {} more rules of other pairs", self.omitted)?;
+        }
+        if !self.hint.is_empty() {
+            writeln!(f, "{}", self.hint)?;
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,77 @@
+//! Rules and workloads from disk.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use nova_policy::compile::{Options, SourceText, compile_texts};
+use nova_policy::data::NodeData;
+use nova_policy::report::Report;
+
+use super::{MISTAKES, files};
+
+/// The files every compile starts from.
+#[derive(Args)]
+pub(super) struct Sources {
+    /// Rules
+    #[arg(long)]
+    rules: PathBuf,
+    /// Workload table: endpoints.yaml or placements.yaml
+    #[arg(long)]
+    workloads: PathBuf,
+    /// A lab: allow destinations on loopback
+    #[arg(long)]
+    lab: bool,
+}
+
+impl Sources {
+    /// Compiles for a node. The outer error is about reading, the inner one about what is written.
+    pub(super) fn compile(&self, node: &str) -> anyhow::Result<Result<NodeData, Report>> {
+        let (rules, workloads) = (files::read_text(&self.rules)?, files::read_text(&self.workloads)?);
+        let folder = self.rules.parent().unwrap_or(Path::new(".")).to_owned();
+        let load = |name: &str| std::fs::read(folder.join(name));
+        let options = Options { node: node.to_owned(), lab: self.lab };
+        let (rules_name, workloads_name) = (self.rules.display().to_string(), self.workloads.display().to_string());
+        Ok(compile_texts(
+            SourceText { file: &rules_name, text: &rules },
+            SourceText { file: &workloads_name, text: &workloads },
+            &options,
+            &load,
+        ))
+    }
+}
+
+/// Prints the mistakes.
+pub(super) fn mistakes(report: &Report) -> ExitCode {
+    eprintln!("{report}");
+    eprintln!("{} mistake(s), nothing was written", report.problems.len());
+    ExitCode::from(MISTAKES)
+}
+
+/// `nova-policy lint`
+pub(super) fn lint(sources: &Sources, json: bool) -> anyhow::Result<ExitCode> {
+    let compiled = sources.compile("")?;
+    let report = compiled.err().unwrap_or_default();
+    if json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else if report.is_empty() {
+        println!("no mistakes");
+    } else {
+        println!("{report}");
+    }
+    Ok(if report.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(MISTAKES) })
+}
+
+/// `nova-policy compile`
+pub(super) fn compile(sources: &Sources, node: String, output: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let data = match sources.compile(&node)? {
+        Ok(data) => data,
+        Err(report) => return Ok(mistakes(&report)),
+    };
+    let text = serde_json::to_string_pretty(&serde_json::json!({ "nova": data }))?;
+    match output {
+        Some(path) => files::replace(path, text.as_bytes(), 0o644)?,
+        None => println!("{text}"),
+    }
+    Ok(ExitCode::SUCCESS)
+}
