@@ -2,4 +2,8 @@
 //!
 //! Reading order: `programs` (what plays a part), `lab` (what sets the stage), `demo` (the scenario and its rows).
 
+#[cfg(feature = "host")]
+pub mod demo;
+#[cfg(feature = "host")]
+pub mod lab;
 pub mod programs;

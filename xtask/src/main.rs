@@ -3,6 +3,7 @@
 mod bench;
 mod coverage;
 mod demo;
+mod deny;
 mod report;
 mod setup;
 mod stage;
@@ -31,6 +32,8 @@ enum Command {
     Bench(bench::Args),
     /// Install what demo, tests and benches need, and say what
     Setup(setup::Args),
+    /// Check licences, sources and advisories of all dependencies (cargo-deny, built once into the cache)
+    Deny,
     /// Build the binaries that the lab runs and print where they are, as JSON
     Stage(stage::Args),
 }
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
         Command::Coverage(args) => coverage::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Setup(args) => setup::run(&args),
+        Command::Deny => deny::run(),
         Command::Stage(args) => stage::run(&args),
     };
     match done {

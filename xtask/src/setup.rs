@@ -85,7 +85,7 @@ pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
             unpack_kernel()?;
         }
         if vhost().is_none() {
-            build_vhost()?;
+            cargo_install(VHOST, VHOST_VERSION, "about a minute")?;
         }
     }
     Ok(())
@@ -149,13 +149,14 @@ fn unpack_kernel() -> anyhow::Result<()> {
     Ok(std::fs::remove_file(file)?)
 }
 
-fn build_vhost() -> anyhow::Result<()> {
+/// Builds a program from crates.io into the cache.
+pub(crate) fn cargo_install(name: &str, version: &str, duration: &str) -> anyhow::Result<()> {
     let root = stage::cache_dir()?.join("tools");
     let build = root.join("build");
     let mut install = stage::cargo();
-    install.args(["install", "--locked", "--version", VHOST_VERSION, "--root"]).arg(&root).arg(VHOST);
+    install.args(["install", "--locked", "--version", version, "--root"]).arg(&root).arg(name);
     install.env("CARGO_TARGET_DIR", &build);
-    report::command(&format!("building {VHOST} {VHOST_VERSION} (once, about a minute)"), &mut install)?;
+    report::command(&format!("building {name} {version} (once, {duration})"), &mut install)?;
     Ok(std::fs::remove_dir_all(build)?)
 }
 

@@ -1,7 +1,11 @@
 //! One binary that plays every part of the lab; see the sub-commands. Built static and without feature `host` for guests.
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 use nova_tests::programs;
+#[cfg(feature = "host")]
+use nova_tests::{demo, lab};
 
 #[derive(Parser)]
 #[command(about = "The parts that the node lab is played with", version)]
@@ -38,26 +42,37 @@ enum HostCommand {
     Dns(programs::dns::Args),
     /// A raw mutual TLS client
     Client(programs::client::Args),
+    /// The whole scenario against a node of its own
+    Demo(demo::Args),
+    /// Runs a command in a guest of a lab that was kept
+    InGuest(lab::guest::InGuest),
+    #[command(hide = true)]
+    Enter(lab::spawn::Args),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Cli::parse().command {
+fn main() -> anyhow::Result<ExitCode> {
+    let done = match Cli::parse().command {
         Command::Agent(args) => programs::agent::run(args),
         Command::App(args) => programs::app::run(args),
         Command::Talk(args) => programs::talk::run(args),
         Command::Probe(args) => programs::probe::run(&args),
         Command::Flood(args) => programs::flood::run(args),
         #[cfg(feature = "host")]
-        Command::Host(command) => host(command),
-    }
+        Command::Host(command) => return host(command),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 #[cfg(feature = "host")]
-fn host(command: HostCommand) -> anyhow::Result<()> {
-    match command {
+fn host(command: HostCommand) -> anyhow::Result<ExitCode> {
+    let done = match command {
         HostCommand::Upstream(args) => programs::upstream::run(args),
         HostCommand::TcpFirst(args) => programs::tcp_first::run(args),
         HostCommand::Dns(args) => programs::dns::run(args),
         HostCommand::Client(args) => programs::client::run(args),
-    }
+        HostCommand::Demo(args) => return demo::run(&args),
+        HostCommand::InGuest(args) => return lab::guest::in_guest(&args),
+        HostCommand::Enter(args) => lab::spawn::enter(&args),
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

@@ -1,0 +1,69 @@
+//! Where the binaries are: what `cargo xtask stage` prints.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+/// What a guest is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum GuestKind {
+    /// QEMU, without a network device.
+    Microvm,
+    /// Processes in namespaces, without root.
+    Process,
+}
+
+impl GuestKind {
+    /// The name on command lines.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Microvm => "microvm",
+            Self::Process => "process",
+        }
+    }
+}
+
+/// The binaries and tools of one run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Stage {
+    /// Folder of the binaries that run on the host.
+    pub host_bins: PathBuf,
+    /// Folder of the binaries that run in guests.
+    pub guest_bins: PathBuf,
+    /// QEMU.
+    pub qemu: Option<PathBuf>,
+    /// Guest kernel.
+    pub kernel: Option<PathBuf>,
+    /// Its modules.
+    pub modules: Option<PathBuf>,
+    /// The host side of vsock.
+    pub vhost_device_vsock: Option<PathBuf>,
+}
+
+impl Stage {
+    /// Builds what is missing and says where everything is.
+    ///
+    /// # Errors
+    /// When something cannot be built or installed.
+    pub fn prepare(guest: GuestKind) -> anyhow::Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace")?;
+        let output = Command::new(std::env::var("CARGO").as_deref().unwrap_or("cargo"))
+            .args(["xtask", "stage", "--guest", guest.name()])
+            .current_dir(root)
+            .output()
+            .context("cargo xtask stage")?;
+        if !output.status.success() {
+            bail!("cargo xtask stage failed:\n{}", String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(serde_json::from_slice(&output.stdout)?)
+    }
+
+    /// A binary that runs on the host.
+    #[must_use]
+    pub fn host(&self, name: &str) -> PathBuf {
+        self.host_bins.join(name)
+    }
+}
