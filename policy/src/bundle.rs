@@ -33,3 +33,6 @@ pub const MAX_ENTRIES: usize = 4096;
 const SIGNATURES: &str = ".signatures.json";
 /// The manifest of a bundle.
 const MANIFEST: &str = ".manifest";
+
+#[cfg(test)]
+mod tests;

@@ -68,3 +68,6 @@ pub fn compile_texts(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

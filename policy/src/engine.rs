@@ -253,3 +253,6 @@ pub(crate) fn compile(modules: &[(String, String)]) -> Result<Arc<Program>, Load
     let compiled = engine.compile_with_entrypoint(&ENTRY_POINT.into()).map_err(|error| fail(&error))?;
     Compiler::compile_from_policy(&compiled, &[ENTRY_POINT]).map_err(|error| fail(&error))
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,9 +19,13 @@ pub mod host;
 pub mod input;
 mod judge;
 pub mod path;
+#[cfg(test)]
+mod properties;
 pub mod publish;
 pub mod report;
 pub mod rules;
+#[cfg(test)]
+mod testing;
 pub mod workloads;
 mod yaml;
 

@@ -1,0 +1,190 @@
+//! What the compiler refuses, each with its line and rule, and what it writes.
+
+use crate::testing::{CASE_RULES, CASE_WORKLOADS, data};
+
+fn mistakes(rules: &str, workloads: &str) -> String {
+    data(rules, workloads, "node-1").expect_err(rules).to_string()
+}
+
+/// One rule in a list, with a wrong part.
+fn refused(rule: &str, want: &str) {
+    let text = format!("rules:\n- {{id: r, tenant: t, {rule}}}\n");
+    let got = mistakes(&text, CASE_WORKLOADS);
+    assert!(got.contains(want), "{rule}: wanted {want:?} in\n{got}");
+    assert!(got.starts_with("rules.yaml:2:") && got.contains("remedy: "), "{got}");
+}
+
+// covers: A5c
+#[test]
+fn rules_that_open_too_much_or_can_never_match_are_refused() {
+    let a = "to: {workload: service-a, port: https}";
+    for (rule, want) in [
+        (format!("from: {{workload: nobody}}, {a}"), "rule r: from: unknown workload \"nobody\" in tenant \"t\""),
+        ("from: {workload: x}, to: {workload: nobody, port: https}".into(), "known workloads of the tenant: db, new, service-a, x"),
+        ("from: {workload: x}, to: {workload: service-a, port: web}".into(), "no port \"web\" (remedy: ports of service-a: https, health)"),
+        ("from: {workload: x}, to: {workload: service-a, port: 443}".into(), "named, not numbered"),
+        ("from: {workload: x}, to: {workload: service-a}".into(), "key \"port\" is missing"),
+        (format!("from: {{labels: {{app: zz}}}}, {a}"), "no workload has these labels"),
+        (format!("from: {{labels: {{}}}}, {a}"), "empty selector"),
+        (format!("from: {{}}, {a}"), "exactly one kind"),
+        (format!("from: {{workload: x, cidr: 10.0.0.0/8}}, {a}"), "exactly one kind"),
+        (format!("from: {{cidr: 10.64.0.0/16}}, {a}"), "a cidr alone would let any valid certificate in"),
+        ("from: {workload: x}, to: {workload: service-a, port: health}".into(), "set the port's mode to mtls"),
+        ("from: {workload: service-a}, to: {workload: db, port: postgres}, http: {methods: [GET]}".into(), "protocol tcp"),
+        (format!("from: {{external_ca: nobody, uri: 'spiffe://partner/*'}}, {a}"), "unknown external CA"),
+        (format!("from: {{external_ca: spiffe, uri: 'spiffe://partner/*'}}, {a}"), "our own trust bundle"),
+        (format!("from: {{external_ca: p}}, {a}"), "key \"uri\" is missing"),
+        (format!("from: {{external_ca: p, uri: 'spiffe://partner*'}}, {a}"), "a prefix must end in '/'"),
+        (format!("from: {{external_ca: p, uri: 'spiffe://partner/../*'}}, {a}"), "not the start of a SPIFFE ID"),
+        (format!("from: {{external_ca: p, uri: 'spiffe://partner//'}}, {a}"), "not the start of a SPIFFE ID"),
+        (format!("from: {{external_ca: p, uri: 'spiffe://*'}}, {a}"), "not the start of a SPIFFE ID"),
+        (format!("from: {{external_ca: p, uri: 'spiffe://par*/x'}}, {a}"), "SPIFFE ID"),
+        ("from: {cidr: 10.0.0.0/8}, to: {external: api.example.com, port: 443}".into(), "neither side is a workload"),
+        ("from: {workload: x}, to: {external: 10.0.0.1, port: 443}".into(), "an address is not a name"),
+        ("from: {workload: x}, to: {external: localhost, port: 443}".into(), "the machine itself"),
+        ("from: {workload: x}, to: {external: metadata.google.internal, port: 80}".into(), "the machine itself"),
+        ("from: {workload: x}, to: {external: b.t.nova, port: 443}".into(), "use `workload`"),
+        ("from: {workload: x}, to: {external: '*.com', port: 443}".into(), "at least two labels"),
+        ("from: {workload: x}, to: {external: 'a.*.com', port: 443}".into(), "not allowed in a host"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 0443}".into(), ""),
+        ("from: {workload: x}, to: {external: a.example.com, port: 65536}".into(), "from 1 to 65535"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 443, ca: nobody}".into(), "unknown external CA"),
+        ("from: {workload: x}, to: {cidr: 169.254.0.0/16, port: 80}".into(), "link-local and metadata"),
+        ("from: {workload: x}, to: {cidr: 0.0.0.0/0, port: 80}".into(), "overlaps 169.254.0.0/16"),
+        ("from: {workload: x}, to: {cidr: 127.0.0.0/8, port: 80}".into(), "overlaps loopback"),
+        ("from: {workload: x}, to: {cidr: '::1/128', port: 80}".into(), "overlaps loopback"),
+        ("from: {workload: x}, to: {cidr: 'fe80::/10', port: 80}".into(), "link-local"),
+        ("from: {workload: x}, to: {cidr: 'fd00:ec2::/32', port: 80}".into(), "metadata"),
+        ("from: {workload: x}, to: {cidr: 10.0.0.1/8, port: 80}".into(), "host bits are set, the network is 10.0.0.0/8"),
+        ("from: {workload: x}, to: {cidr: '::ffff:10.0.0.0/104', port: 80}".into(), "IPv4-mapped"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 443, addresses: [127.0.0.0/8]}".into(), "loopback"),
+        (format!("from: {{workload: x}}, {a}, http: {{methods: [get]}}"), "not an upper-case method"),
+        (format!("from: {{workload: x}}, {a}, http: {{methods: [TRACE]}}"), "refused everywhere"),
+        (format!("from: {{workload: x}}, {a}, http: {{methods: []}}"), "the rule allows nothing"),
+        (format!("from: {{workload: x}}, {a}, http: {{paths: ['/v1/a*']}}"), "'*' may only be a whole segment"),
+        (format!("from: {{workload: x}}, {a}, http: {{paths: ['/v1/**/x']}}"), "'*' may only be a whole segment"),
+        (format!("from: {{workload: x}}, {a}, http: {{paths: ['/v1/../x']}}"), "can match no request"),
+        (format!("from: {{workload: x}}, {a}, http: {{paths: ['/v1/%6f']}}"), "its canonical form is \"/v1/o\""),
+        (format!("from: {{workload: x}}, {a}, http: {{path: [/a]}}"), "unknown key \"path\""),
+        (format!("from: {{workload: x}}, {a}, htpp: {{paths: [/a]}}"), "unknown key \"htpp\""),
+        (format!("from: {{workload: x}}, {a}, audit: yes"), "neither true nor false"),
+        (format!("from: {{workload: x}}, {a}, credential: k, http: {{methods: [GET]}}"), "only goes to an external host"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 443}, credential: k".into(), "needs an http block"),
+        ("from: {workload: x}, to: {external: '*.example.com', port: 443}, http: {methods: [GET]}, credential: k".into(), "wildcard host with a credential"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 80}, http: {methods: [GET]}, credential: k, tls: none".into(), "plaintext"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 443}, http: {methods: [GET]}, tls: passthrough".into(), "the http block can never match"),
+        (format!("from: {{workload: x}}, {a}, tls: originate"), "only belongs to rules to an external host"),
+    ] {
+        if !want.is_empty() {
+            refused(&rule, want);
+        }
+    }
+}
+
+// covers: A5c
+#[test]
+fn an_external_ca_may_not_be_given_our_trust_domain() {
+    let text = "external_cas: [{name: p, pem_file: p}]\nrules:\n- {id: r, tenant: t, from: {external_ca: p, uri: 'spiffe://n/*'}, to: {workload: service-a, port: https}}\n";
+    assert!(
+        mistakes(text, CASE_WORKLOADS)
+            .contains("rules.yaml:3:3: rule r: an external CA cannot speak for our trust domain n")
+    );
+    let text = "external_cas: [{name: p, pem: 'hello'}]\nrules: []\n";
+    assert!(mistakes(text, CASE_WORKLOADS).contains("no certificate in it"));
+}
+
+// covers: A5c, A12
+#[test]
+fn all_mistakes_of_both_files_come_at_once_in_order() {
+    let rules = "
+rules:
+- {id: UPPER, tenant: t, from: {workload: x}, to: {workload: service-a, port: https}}
+- {id: a, tenant: t, from: {workload: x}, to: {workload: service-a, port: nope}}
+- {id: a, tenant: t, from: {workload: x}, to: {workload: service-a, port: https}}
+- {tenant: t, from: {workload: x}, to: {workload: service-a, port: https}}
+";
+    let got = mistakes(rules, CASE_WORKLOADS);
+    let lines: Vec<&str> = got.lines().collect();
+    assert_eq!(lines.len(), 4, "{got}");
+    for (line, want) in lines.iter().zip(["rules.yaml:3:", "rules.yaml:5:", "rules.yaml:6:", "rules.yaml:4:"]) {
+        assert!(line.starts_with(want), "{got}");
+    }
+    let workloads = "
+endpoints:
+- {workload_id: x, tenant: t, pod_uid: pod-x, workload_ip: 169.254.169.254, generation: 0}
+- {workload_id: y, tenant: t, pod_uid: pod-x, workload_ip: 10.0.0.1, backend: {vsock_cid: 2}, state: redy}
+- {workload_id: z, tenant: t, pod_uid: pod-z, workload_ip: 10.0.0.1, ports: [{name: a, port: 70000, mode: mtsl}, {name: b, port: 1, mode: tcp}, {name: b, port: 1, mode: tcp}]}
+- {workload_id: w, tenant: t, pod_uid: ../x, workload_ip: 224.0.0.1, boot_token: abc, color: red}
+";
+    let got = mistakes(rules, workloads);
+    for want in [
+        "endpoints.yaml:3:",
+        "generation \"0\"",
+        "link-local",
+        "endpoints.yaml:4:",
+        "vsock_cid 2 never belongs to a guest",
+        "state \"redy\" is not known (remedy: write one of: pending, ready, draining)",
+        "endpoints.yaml:5:",
+        "port \"70000\"",
+        "mode \"mtsl\"",
+        "port name \"b\" is there twice",
+        "port 1 is there twice",
+        "endpoints.yaml:6:",
+        "pod_uid",
+        "boot_token",
+        "unknown key \"color\"",
+        "workload_ip 10.0.0.1 is already used by y",
+        "rules.yaml:3:",
+    ] {
+        assert!(got.contains(want), "wanted {want:?} in\n{got}");
+    }
+}
+
+#[test]
+fn two_rules_of_one_pair_may_not_differ_in_credential_tls_or_ca() {
+    let pair = "from: {workload: x}, to: {external: a.example.com, port: 443}, http: {methods: [GET]}";
+    for (one, two, want) in [
+        ("credential: k", "credential: l", "with another credential"),
+        ("tls: originate", "tls: none", "with another tls"),
+    ] {
+        let text = format!("- {{id: a, tenant: t, {pair}, {one}}}\n- {{id: b, tenant: t, {pair}, {two}}}\n");
+        let got = mistakes(&text, CASE_WORKLOADS);
+        assert!(got.starts_with("rules.yaml:2:3: rule b: rule a (line 1)") && got.contains(want), "{got}");
+    }
+    let good = format!("- {{id: a, tenant: t, {pair}, credential: k}}\n- {{id: b, tenant: t, {pair}}}\n");
+    assert!(data(&good, CASE_WORKLOADS, "node-1").is_ok());
+}
+
+// covers: A12 (attack T35)
+#[test]
+fn hostile_files_cost_no_more_than_their_length() {
+    let long = "a".repeat(10_000_000);
+    for text in [
+        format!("- {{id: {long}}}\n"),
+        format!("- {{id: {}}}\n", &long[..100_000]),
+        "- {id: \"a\\nb\", tenant: t}\n".to_owned(),
+        "- {id: \"a\u{2028}b\", tenant: t}\n".to_owned(),
+        "- {id: __proto__, tenant: t}\n".to_owned(),
+        "[".repeat(100_000),
+        "a: &a [*a]\n".to_owned(),
+    ] {
+        let got = mistakes(&text, CASE_WORKLOADS);
+        assert!(got.len() < 20_000, "{} bytes", got.len());
+    }
+}
+
+// covers: A5c
+#[test]
+fn the_same_input_gives_the_same_bytes_and_only_this_nodes_workloads() {
+    let json = |node| serde_json::to_string(&data(CASE_RULES, CASE_WORKLOADS, node).expect("compiles")).expect("json");
+    assert_eq!(json("node-1"), json("node-1"));
+    let one = data(CASE_RULES, CASE_WORKLOADS, "node-1").expect("compiles");
+    let two = data(CASE_RULES, CASE_WORKLOADS, "node-2").expect("compiles");
+    assert_eq!(one.egress.keys().collect::<Vec<_>>(), ["service-a", "x"]);
+    assert_eq!(one.ingress.keys().collect::<Vec<_>>(), ["service-a"]);
+    assert_eq!(two.egress.len(), 0);
+    assert_eq!(two.ingress.keys().collect::<Vec<_>>(), ["db", "new"]);
+    let egress = &one.egress["x"].exact["service-a.t.nova:443"];
+    let ingress = &one.ingress["service-a"]["https"].peer["spiffe://n/t/t/w/x"];
+    assert_eq!(egress, ingress, "one row, the same rule on both sides");
+}
