@@ -47,7 +47,7 @@ fn assert_mistakes(text: &str, wanted: &[(&str, &str)]) {
 
 // covers: A12
 #[test]
-fn fourteen_mistakes_in_one_file_are_all_reported_with_place_and_remedy() {
+fn fifteen_mistakes_in_one_file_are_all_reported_with_place_and_remedy() {
     let text = r#"[node]
 mode = "prod"
 slot = 2
@@ -89,6 +89,7 @@ socket = "admin.sock"
         (at("9:1: policy.bundel: there is no such key"), "did you mean bundle?"),
         (at("12:15: policy.stale_grace: \"24 hours\""), "\"24h\""),
         (at("13:2: identity.dir: is missing"), "folder"),
+        (at("13:2: identity.trust_domain: is missing"), "without spiffe://"),
         (at("17:13: guests.host_port: 1025 is out of range"), "15000"),
         (at("20:10: routes.subnet: \"10.64.3.7/24\" has host bits"), "10.64.3.0/24"),
         (at("22:24: resolver.servers: \"dns.example.com\""), "10.0.0.2:53"),
@@ -135,6 +136,15 @@ fn what_is_only_for_a_lab_is_refused_in_production() {
 }
 
 #[test]
+fn the_trust_domain_of_the_dev_source_is_refused_for_files() {
+    for bad in ["dev.invalid", "spiffe://prod.example", "Prod.Example", "a/b", ""] {
+        let files = format!("source = \"files\"\ndir = \"certs\"\ntrust_domain = \"{bad}\"");
+        let got = mistakes(&GOOD.replace("source = \"dev\"", &files));
+        assert!(got.len() == 1 && got[0].contains(":14:16: identity.trust_domain:"), "{bad:?}: {got:?}");
+    }
+}
+
+#[test]
 fn keys_without_a_meaning_are_refused_not_ignored() {
     let text = GOOD
         .replace("file = \"endpoints.yaml\"", "file = \"endpoints.yaml\"\nnovalet_uid = 0")
@@ -177,7 +187,7 @@ fn a_short_file_is_enough_and_its_paths_are_relative_to_it() {
     let config = parse(GOOD).expect("no mistakes");
     assert_eq!((config.node.id.as_str(), config.node.mode, config.node.slot), ("node-1", Mode::Dev, 0));
     assert!(config.node.workers >= 1 && config.node.run_as.is_none());
-    let EndpointSource::File { path } = &config.endpoints else { panic!("{:?}", config.endpoints) };
+    let EndpointSource::File { path } = &config.endpoints else { unreachable!("{:?}", config.endpoints) };
     assert_eq!(path, Path::new("/etc/nova/endpoints.yaml"));
     assert_eq!(config.policy.store, Path::new("/var/lib/nova/store"));
     assert_eq!(config.policy.stale_grace, Duration::from_secs(86_400));
@@ -210,6 +220,7 @@ stale_grace = "90m"
 [identity]
 source = "files"
 dir = "certs"
+trust_domain = "prod.example"
 [guests]
 root = "g"
 vsock = true
@@ -234,6 +245,8 @@ socket = "/run/nova/admin.sock"
     assert_eq!(config.node.run_as, Some((64_000, 64_000)));
     assert!(matches!(config.endpoints, EndpointSource::Control { novalet_uid: 7, .. }));
     assert_eq!(config.policy.key_id.as_deref(), Some("release 2026"));
+    let IdentityConfig::Files { trust_domain, .. } = &config.identity else { unreachable!("{:?}", config.identity) };
+    assert_eq!(trust_domain, "prod.example");
     assert_eq!((config.guests.vsock, config.guests.host_port), (true, 16_001));
     assert!(matches!(config.routes, RouteConfig::Managed { .. }));
     assert_eq!(config.resolver.servers[0], SocketAddr::from(([10, 0, 0, 2], 53)));

@@ -111,7 +111,7 @@ fn ready(handles: &AdminHandles) -> ReadyView {
     if let Some(error) = status.last_error {
         warnings.push(format!("the last bundle was refused ({}): {}", error.reason, error.message));
     }
-    ReadyView { ready: checks.iter().all(|check| check.ok), checks, warnings }
+    ReadyView { node: handles.node.clone(), ready: checks.iter().all(|check| check.ok), checks, warnings }
 }
 
 fn policy_check(handles: &AdminHandles, last_error: Option<&str>) -> CheckView {

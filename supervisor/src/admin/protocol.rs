@@ -130,6 +130,8 @@ pub struct ConnectionView {
 /// Whether the node can serve.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyView {
+    /// The node's id.
+    pub node: String,
     /// All checks hold.
     pub ready: bool,
     /// Each check.

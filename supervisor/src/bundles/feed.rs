@@ -151,7 +151,7 @@ impl BundleFeed {
         lock(&self.state).mark = serials.first().copied().unwrap_or_default();
         let mut outcome = Outcome::Unchanged;
         for serial in serials {
-            match self.from_store(serial, now) {
+            match self.read_stored(serial, now) {
                 Ok(policy) => {
                     self.activate(policy, now);
                     return Outcome::Activated(serial);
@@ -163,7 +163,7 @@ impl BundleFeed {
     }
 
     /// A stored bundle was active before, so it still has its grace.
-    fn from_store(&self, serial: u64, now: SystemTime) -> Result<Policy, Refusal> {
+    fn read_stored(&self, serial: u64, now: SystemTime) -> Result<Policy, Refusal> {
         let bytes = self.store.read(serial).map_err(Refusal::Read)?;
         let bundle = self.verifier.check(&bytes, now, self.grace)?;
         match verifier::serial(&bundle)? {
@@ -181,7 +181,7 @@ impl BundleFeed {
         }
         seen.files = Some(files);
         seen.may_pass = None;
-        match self.from_file(now) {
+        match self.read_published(now) {
             Ok(Some(policy)) => {
                 let serial = policy.serial();
                 self.activate(policy, now);
@@ -199,7 +199,7 @@ impl BundleFeed {
     }
 
     /// The file's bundle, verified, tested and stored; `None` when it is the active one.
-    fn from_file(&self, now: SystemTime) -> Result<Option<Policy>, Refusal> {
+    fn read_published(&self, now: SystemTime) -> Result<Option<Policy>, Refusal> {
         let (bytes, _) = source::read(&self.file).map_err(Refusal::Read)?;
         let (live, mark) = {
             let state = lock(&self.state);

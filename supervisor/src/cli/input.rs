@@ -73,11 +73,11 @@ impl Call {
         match self.input.as_deref() {
             Some("-") => parse(&read_stdin()?),
             Some(text) => parse(text),
-            None => Ok(Value::Object(self.from_options())),
+            None => Ok(Value::Object(self.spelled_out())),
         }
     }
 
-    fn from_options(&self) -> Map<String, Value> {
+    fn spelled_out(&self) -> Map<String, Value> {
         let request = self.method.is_some() || self.path.is_some();
         let phase = self.phase.unwrap_or(if request { Phase::Request } else { Phase::Connect });
         let own_ca = || self.peer.is_some().then(|| nova_policy::input::OWN_CA.to_owned());

@@ -59,7 +59,7 @@ pub(super) fn policy(answer: &Value) -> Text {
 
 pub(super) fn ready(answer: &Value) -> Text {
     let view: ReadyView = serde_json::from_value(answer.clone())?;
-    let mut text = format!("{}\n", if view.ready { "ready" } else { "not ready" });
+    let mut text = format!("{}: {}\n", if view.ready { "ready" } else { "not ready" }, cell(&view.node));
     let row = |check: nova_supervisor::admin::protocol::CheckView| [check.name, yes(check.ok), check.message];
     text += &table(["check", "ok", "what to do"], view.checks.into_iter().map(row).collect(), "");
     for warning in view.warnings {
@@ -103,6 +103,7 @@ pub(super) fn replay(answer: &Value) -> Text {
 fn verdict(decision: &DecisionView) -> String {
     let why = match (decision.rule.as_str(), decision.reason.as_str()) {
         ("", reason) => reason.to_owned(),
+        (rule, "rule") => format!("rule {rule}"),
         (rule, reason) => format!("{reason}, rule {rule}"),
     };
     let revision = if decision.revision.is_empty() { "no policy" } else { &decision.revision };
@@ -111,7 +112,7 @@ fn verdict(decision: &DecisionView) -> String {
 
 fn tests(view: &ExplanationView) -> String {
     let candidates: Vec<_> = view.rules.iter().filter(|rule| rule.candidate).map(|rule| rule.rule.as_str()).collect();
-    let candidates = if candidates.is_empty() { "none: no rule names this pair".into() } else { candidates.join(", ") };
+    let candidates = if candidates.is_empty() { "none, no rule names this pair".into() } else { candidates.join(", ") };
     let mut text = format!("candidate rules: {}\n", cell(candidates));
     let row = |rule: &RuleView, test: &TestView| {
         let name = if rule.audit { format!("{} (audit)", rule.rule) } else { rule.rule.clone() };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use nova_policy::workloads::DEV_TRUST_DOMAIN;
 use toml::de::DeValue;
 
 use super::Mode;
@@ -84,8 +85,13 @@ pub(super) fn name(value: &DeValue<'_>) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
+/// The trust domain of certificates from files; never that of the dev source, which anybody can issue for.
 pub(super) fn trust_domain(value: &DeValue<'_>) -> Parsed<String> {
     let text = text(value)?;
+    if text == DEV_TRUST_DOMAIN {
+        let remedy = "write the trust domain of your own CA, or set source = \"dev\" in a lab";
+        return Err(Mistake::new(format!("{text:?} belongs to the dev identity source"), remedy));
+    }
     let fits = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');
     if (1..=255).contains(&text.len()) && text.bytes().all(fits) {
         return Ok(text.to_owned());

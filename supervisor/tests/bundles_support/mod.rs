@@ -62,10 +62,17 @@ pub struct Node {
     /// Revisions in the order in which the hook was told.
     pub told: Arc<Mutex<Vec<String>>>,
     key: SigningKey,
+    /// When bundles are signed.
+    clock: SystemTime,
 }
 
 impl Node {
+    /// A node in the time of [`now`].
     pub fn new() -> Self {
+        Self::at(now())
+    }
+
+    pub fn at(clock: SystemTime) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let pair = KeyPair::es256().expect("a key");
         let config = PolicyConfig {
@@ -81,6 +88,7 @@ impl Node {
             config,
             cell: Arc::default(),
             told: Arc::default(),
+            clock,
         };
         node.trust(&pair);
         node
@@ -107,7 +115,7 @@ impl Node {
     }
 
     pub fn bundle_until(&self, serial: u64, rules: &str, expires_in: u64) -> Vec<u8> {
-        signed(&self.key, NODE, serial, rules, expires_in)
+        signed_at(self.clock, &self.key, NODE, serial, rules, expires_in)
     }
 
     /// Puts a bundle in place as publishers do.
@@ -141,17 +149,21 @@ impl Node {
 }
 
 pub fn signed(key: &SigningKey, node: &str, serial: u64, rules: &str, expires_in: u64) -> Vec<u8> {
+    signed_at(now(), key, node, serial, rules, expires_in)
+}
+
+fn signed_at(at: SystemTime, key: &SigningKey, node: &str, serial: u64, rules: &str, expires_in: u64) -> Vec<u8> {
     publish::publish(
         SourceText { file: "rules.yaml", text: rules },
         SourceText { file: "endpoints.yaml", text: WORKLOADS },
         &Options { node: node.to_owned(), lab: false },
         &|name| Err(std::io::Error::other(name.to_owned())),
-        &Publish { key, key_id: KEY_ID, serial, now: seconds(now()), expires_in },
+        &Publish { key, key_id: KEY_ID, serial, now: seconds(at), expires_in },
     )
     .expect("a bundle")
 }
 
-/// The clock of all these tests: fixed, and long before or after nothing.
+/// The clock of tests that pass the time in.
 pub fn now() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_800_000_000)
 }
