@@ -16,7 +16,7 @@ struct Cli {}
 
 fn main() -> ExitCode {
     Cli::parse();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(std::io::stderr).with_ansi(false).init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -32,7 +32,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
-        let relay = Relay::start(config).await?;
+        let relay = Relay::start(config)?;
         std::io::stdout().write_all(b"ready\n")?;
         tokio::select! {
             () = relay.serve() => Err("a part of the relay ended by itself".into()),

@@ -69,18 +69,18 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Binds every port and starts to serve.
+    /// Binds every port and starts to serve. Must be called within a runtime.
     ///
     /// # Errors
     /// Names the first port that cannot be bound.
-    pub async fn start(config: RelayConfig) -> Result<Self, RelayError> {
+    pub fn start(config: RelayConfig) -> Result<Self, RelayError> {
         let budget = Budget::new(affordable(config.max_connections));
         let framed = config.framed;
         let slots = Arc::new(Slots::new(config.link.clone(), config.boot_token, framed, &config.host_ports));
         let mut outbound = Vec::new();
         for (address, kind, target) in app_ports(&config) {
             let purpose = if target.is_empty() { "the app's proxy".into() } else { format!("dependency {target}") };
-            let bound = Outbound::bind(address, kind, target, Arc::clone(&slots), budget.clone()).await;
+            let bound = Outbound::bind(address, kind, target, Arc::clone(&slots), budget.clone());
             outbound.push(bound.map_err(|source| RelayError::Bind { address, purpose, source })?);
         }
         let port = config.guest_port;

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use nova_proto::framed::Channel;
 use nova_proto::hello::Kind;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 use super::budget::{Budget, Place};
 use super::copy::copy;
+use super::link::BACKLOG;
 use super::slots::Slots;
 use super::stream::Stream;
 
@@ -37,14 +38,14 @@ impl Outbound {
     ///
     /// # Errors
     /// When the address is taken or not in the guest.
-    pub async fn bind(
+    pub fn bind(
         address: SocketAddrV4,
         kind: Kind,
         target: String,
         slots: Arc<Slots>,
         budget: Budget,
     ) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(address).await?;
+        let listener = listen(address)?;
         Ok(Self { listener, purpose: Arc::new(Purpose { kind, target }), slots, budget })
     }
 
@@ -74,6 +75,14 @@ impl Outbound {
         };
         connections.spawn(carry(app, Arc::clone(&self.purpose), Arc::clone(&self.slots), place));
     }
+}
+
+/// With the link's backlog: the default of 128 overflows in a burst of the app, and each overflow costs it a second.
+fn listen(address: SocketAddrV4) -> std::io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address.into())?;
+    socket.listen(BACKLOG.unsigned_abs())
 }
 
 async fn carry(app: Stream, purpose: Arc<Purpose>, slots: Arc<Slots>, _place: Place) {
