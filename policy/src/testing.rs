@@ -1,5 +1,7 @@
 //! Helpers of the unit tests: rules and workloads to a loaded policy, through a real signed bundle.
 
+#![allow(clippy::panic, reason = "a test that cannot go on")]
+
 use crate::bundle::{KeyPair, SigningKey, VerifyKeys, VerifyOptions, verify};
 use crate::compile::{Options, SourceText, compile_texts};
 use crate::data::NodeData;

@@ -188,10 +188,9 @@ fn check(check: &Verify) -> anyhow::Result<ExitCode> {
         Err(error) => return refused(error.reason(), &error),
     };
     let shown = accepted(&bundle);
-    if check.self_test {
-        if let Err(error) = Policy::load(bundle).and_then(|policy| policy.self_test()) {
-            return refused(error.reason(), &error);
-        }
+    let tested = check.self_test.then(|| Policy::load(bundle).and_then(|policy| policy.self_test()));
+    if let Some(Err(error)) = tested {
+        return refused(error.reason(), &error);
     }
     println!("{shown}");
     Ok(ExitCode::SUCCESS)

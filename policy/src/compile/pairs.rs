@@ -39,10 +39,9 @@ fn clash(file: &str, current: &Resolved<'_>, other: &Resolved<'_>, report: &mut 
             remedy: remedy.to_owned(),
         });
     };
-    if let (Some(a), Some(b)) = (&current.rule.credential, &other.rule.credential) {
-        if a != b {
-            fail("credential", "use one credential per pair");
-        }
+    let credentials = (&current.rule.credential, &other.rule.credential);
+    if matches!(credentials, (Some(a), Some(b)) if a != b) {
+        fail("credential", "use one credential per pair");
     }
     let both_http = current.rule.http.is_some() && other.rule.http.is_some();
     if both_http && current.rule.tls != other.rule.tls {

@@ -1,5 +1,7 @@
 //! The engine against the published decision cases and the attacks on the first proposal.
 
+#![allow(clippy::panic, reason = "a test that cannot go on")]
+
 use regorus::Value;
 
 use super::*;

@@ -96,7 +96,7 @@ pub(super) fn http(reader: &mut Reader<'_>, node: &Node) -> Option<Http> {
                 None => good = false,
             }
         }
-        if methods.is_empty() {
+        if methods.is_empty() && good {
             reader.fail(list.at, "methods is empty: the rule allows nothing", "list methods, or leave it out for all");
             good = false;
         }
@@ -112,7 +112,7 @@ pub(super) fn http(reader: &mut Reader<'_>, node: &Node) -> Option<Http> {
                     None => good = false,
                 }
             }
-            if paths.is_empty() {
+            if paths.is_empty() && good {
                 reader.fail(list.at, "paths is empty: the rule allows nothing", "list paths, or leave it out for all");
                 good = false;
             }
