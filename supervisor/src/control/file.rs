@@ -179,6 +179,8 @@ fn port(port: workloads::Port) -> proto::Port {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::panic, reason = "a test that finds another value fails")]
+
     use super::*;
     use crate::control::order::Wanted;
     use crate::control::why::Why;

@@ -12,6 +12,7 @@
 
 mod conflict;
 mod history;
+mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -21,6 +22,7 @@ use nova_proto::ids::PodUid;
 
 use self::conflict::conflict;
 use self::history::History;
+use self::rules::{check_in_place, drained, older_generation, reject};
 use super::order::{Key, Order, Rejection, Row, Update, Wanted};
 use super::why::{Phase, Why};
 
@@ -345,54 +347,6 @@ fn pod_of(row: &Row) -> &str {
         Ok(order) => order.spec.pod_uid.as_str(),
         Err(rejection) => &rejection.pod,
     }
-}
-
-/// What may change while a generation lives: everything but who it is and where it is; the guest only before it serves.
-fn check_in_place(entry: &Entry, order: &Order) -> Result<(), Rejection> {
-    let (now, new) = (&entry.order.spec, &order.spec);
-    let changed = [
-        ("workload_id", now.workload != new.workload),
-        ("spiffe_id", now.spiffe_id != new.spiffe_id),
-        ("workload_ip", now.ip != new.ip),
-        ("backend", now.backend != new.backend && entry.order.wanted != Wanted::Pending),
-        ("boot_token", now.boot_token != new.boot_token && entry.order.wanted != Wanted::Pending),
-    ];
-    if let Some((field, _)) = changed.into_iter().find(|(_, changed)| *changed) {
-        let message = format!("{field} cannot change within generation {}; send a newer generation", new.generation);
-        return Err(reject(order, Why::ChangedInPlace, message));
-    }
-    if entry.fate != Fate::Live && order.wanted != Wanted::Draining {
-        let message = format!("generation {} drains already; send a newer generation", new.generation);
-        return Err(reject(order, Why::DrainingAlready, message));
-    }
-    if order.wanted < entry.order.wanted {
-        let message = format!("generation {} was ready already and cannot become pending", new.generation);
-        return Err(reject(order, Why::StateGoesBack, message));
-    }
-    Ok(())
-}
-
-fn older_generation(order: &Order, known: u64) -> Rejection {
-    let message = format!(
-        "generation {} is older than {known}, which is known; after a restore from a backup send a snapshot with a newer \
-         epoch",
-        order.spec.generation
-    );
-    reject(order, Why::OlderGeneration, message)
-}
-
-fn reject(order: &Order, why: Why, message: String) -> Rejection {
-    Rejection { pod: order.spec.pod_uid.to_string(), generation: order.spec.generation, why, message }
-}
-
-fn drained(key: &Key) -> Action {
-    Action::Report(Verdict {
-        pod: key.pod.to_string(),
-        generation: key.generation,
-        phase: Phase::Drained,
-        why: Why::Ordered,
-        message: String::from("nothing is held"),
-    })
 }
 
 impl From<Rejection> for Verdict {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 
 use nova_proto::ids::PodUid;
 
-use super::{Order, Rejection, older_generation, reject};
-use crate::control::order::Key;
+use super::rules::{older_generation, reject};
+use crate::control::order::{Key, Order, Rejection};
 use crate::control::why::Why;
 
 /// Pods that are remembered; pod uids do not come back, so this only has to outlast messages in flight.

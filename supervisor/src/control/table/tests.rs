@@ -1,3 +1,5 @@
+#![allow(clippy::panic, reason = "a test that finds another value fails")]
+
 use super::*;
 use crate::control::convert;
 use nova_proto::control as proto;

@@ -1,0 +1,50 @@
+//! Endpoints from a file: the same service, another source.
+
+mod control_support;
+
+use control_support::{Node, fast, until};
+use nova_supervisor::control::file::FileSource;
+use nova_supervisor::state::endpoint::Stage;
+
+const ONE: &str = "
+endpoints:
+  - workload_id: service-a
+    tenant: t
+    pod_uid: pod-a
+    generation: 1
+    workload_ip: 127.0.0.21
+    backend: {hybrid: {file: v.sock, half_close: false}}
+    ports: [{name: https, port: 8443, target_port: 8080, mode: mtls, protocol: http}]
+    state: ready
+    boot_token: 000102030405060708090a0b0c0d0e0f
+";
+
+#[tokio::test]
+async fn a_broken_file_changes_nothing_and_a_mended_one_is_followed() {
+    // covers: A13, A12
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("endpoints.yaml");
+    std::fs::write(&path, ONE).expect("writable");
+    let node = Node::start();
+    let watcher =
+        tokio::spawn(FileSource::new(path.clone(), "node-1".into()).run(node.control.clone(), fast().file_poll));
+    until("the endpoint is known", || !node.table.load().is_empty()).await;
+    let a = node.endpoint("pod-a");
+    until("it serves", || a.stage() == Stage::Serving).await;
+
+    // A second valid endpoint beside a broken row: nothing of the file counts.
+    let second = ONE.replace("endpoints:", "").replace("service-a", "service-b").replace("pod-a", "pod-b");
+    std::fs::write(&path, format!("{ONE}{second}")).expect("writable");
+    assert!(FileSource::new(path.clone(), "node-1".into()).load().is_err(), "two endpoints with one address");
+    let renamed = dir.path().join("new");
+    let second = second.replace("0.21", "0.22");
+    std::fs::write(&renamed, format!("{ONE}{second}")).expect("writable");
+    std::fs::rename(&renamed, &path).expect("same folder");
+    until("the second serves", || node.table.load().iter().filter(|e| e.stage() == Stage::Serving).count() == 2).await;
+    assert!(std::sync::Arc::ptr_eq(&a, &node.endpoint("pod-a")), "the first was not touched");
+
+    std::fs::write(&path, format!("endpoints:{second}")).expect("writable");
+    until("the first is drained and gone", || node.table.load().len() == 1).await;
+    assert_eq!(a.stage(), Stage::Closed);
+    watcher.abort();
+}
