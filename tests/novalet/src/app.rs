@@ -80,7 +80,8 @@ impl Agent {
 ///
 /// # Errors
 /// When it cannot start; what it started is gone again then.
-pub async fn run(options: RunOptions) -> anyhow::Result<()> {
+pub async fn run(mut options: RunOptions) -> anyhow::Result<()> {
+    options.make_absolute()?;
     // Sockets that children make are for owner and group; the group is the supervisor's through the set-gid folder.
     umask(Mode::from_bits_truncate(0o007));
     let placements = match load(&options.placements, options.node.as_deref()) {

@@ -191,6 +191,20 @@ pub struct VmOptions {
     pub accel: Accel,
 }
 
+impl RunOptions {
+    /// Guests and their helpers live in other folders than we do.
+    ///
+    /// # Errors
+    /// When the working folder is gone.
+    pub fn make_absolute(&mut self) -> std::io::Result<()> {
+        let paths = [&mut self.placements, &mut self.control_socket, &mut self.guest_root, &mut self.run_dir];
+        for path in paths.into_iter().chain(&mut self.guest_bin_dir) {
+            *path = std::path::absolute(&*path)?;
+        }
+        Ok(())
+    }
+}
+
 impl VmOptions {
     /// The guest kernel.
     ///

@@ -1,5 +1,6 @@
 //! `novalet-ref`: see the library.
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -54,7 +55,9 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 
 fn start_log() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
+    let colours = std::io::stderr().is_terminal();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.with_ansi(colours).with_target(false).init();
 }
 
 fn check(placements: &Path) -> ExitCode {

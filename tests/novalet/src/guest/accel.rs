@@ -44,7 +44,7 @@ impl Accel {
         if self != Self::Auto {
             return Ok(self);
         }
-        let works = Path::new("/dev/kvm").exists() && boots_with_kvm(qemu, kernel);
+        let works = may_have_kvm() && boots_with_kvm(qemu, kernel);
         Ok(if works { Self::Kvm } else { Self::Tcg })
     }
 
@@ -55,6 +55,14 @@ impl Accel {
         };
         words.map(String::from).to_vec()
     }
+}
+
+/// Spares the try where it cannot work: without the processor's virtualisation there may be a `/dev/kvm` for
+/// paravirtualised guests, on which an ordinary kernel hangs.
+fn may_have_kvm() -> bool {
+    let processor = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = processor.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    Path::new("/dev/kvm").exists() && flags.split_whitespace().any(|flag| matches!(flag, "vmx" | "svm"))
 }
 
 /// Boots the kernel with nothing to run: a working machine panics and, with `panic=-1 -no-reboot`, ends QEMU with 0.

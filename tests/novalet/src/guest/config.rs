@@ -9,6 +9,8 @@ use serde::Serialize;
 pub const RELAY_UID: u32 = 64001;
 /// User of the app in the guest.
 pub const APP_UID: u32 = 64002;
+/// Folder of the app's sockets in every kind of guest.
+const SOCKET_DIR: &str = "/run/nova/sockets";
 /// Port of the relay's HTTP proxy on the guest's loopback.
 const PROXY_PORT: u16 = 3128;
 
@@ -33,6 +35,8 @@ pub struct GuestConfig {
     pub proxy_port: u16,
     /// Targets that the host may ask for.
     pub ingress: Vec<Ingress>,
+    /// Folder of the app's sockets.
+    pub socket_dir: String,
     /// Fixed dependencies.
     pub dependencies: Vec<Dependency>,
     /// Hosts file that nova-init writes.
@@ -132,6 +136,7 @@ impl GuestConfig {
             framed: !placement.half_close,
             proxy_port: PROXY_PORT,
             ingress: placement.ingress(),
+            socket_dir: SOCKET_DIR.to_owned(),
             dependencies: dependencies.collect(),
             hosts_file: "/etc/hosts".into(),
             modules: place.modules,

@@ -101,7 +101,7 @@ impl ImageSpec {
     pub fn build(&self, file: &Path) -> Result<BaseImage, ImageError> {
         let mut archive = cpio::Archive::default();
         skeleton(&mut archive);
-        self.add_programs(&mut archive)?;
+        self.add_programs(&mut archive, &file.with_extension("stripped"))?;
         self.add_busybox(&mut archive)?;
         if let Some(curl) = &self.curl {
             add_dynamic(&mut archive, curl, "usr/bin/curl")?;
@@ -112,7 +112,7 @@ impl ImageSpec {
         Ok(BaseImage { file: file.to_path_buf(), modules: loaded })
     }
 
-    fn add_programs(&self, archive: &mut cpio::Archive) -> Result<(), ImageError> {
+    fn add_programs(&self, archive: &mut cpio::Archive, scratch: &Path) -> Result<(), ImageError> {
         for (number, program) in PROGRAMS.iter().enumerate() {
             let path = self.bin_dir.join(program);
             if !path.exists() {
@@ -121,7 +121,7 @@ impl ImageSpec {
                 }
                 continue;
             }
-            let data = read(&path)?;
+            let data = read_stripped(&path, scratch)?;
             if elf::is_dynamic(&data) {
                 return Err(ImageError::NotStatic(path));
             }
@@ -219,6 +219,15 @@ fn run(command: &mut Command) -> Result<String, ImageError> {
         Ok(output) if output.status.success() => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
         _ => Err(ImageError::Tool(name)),
     }
+}
+
+/// Symbols and debug information are most of a program, and the image is in the guest's memory twice while it unpacks.
+/// Without `strip` the program goes in as it is.
+fn read_stripped(path: &Path, scratch: &Path) -> Result<Vec<u8>, ImageError> {
+    let stripped = run(Command::new("strip").arg("-o").arg(scratch).arg(path));
+    let data = if stripped.is_ok() { read(scratch) } else { read(path) };
+    let _ = fs::remove_file(scratch);
+    data
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ImageError> {

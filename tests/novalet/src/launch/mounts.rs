@@ -21,9 +21,13 @@ impl Mounts {
         let hosts = nova.join("hosts");
         fs::create_dir(&nova)?;
         fs::write(&hosts, "")?;
-        fs::set_permissions(&nova, fs::Permissions::from_mode(0o755))?;
-        fs::set_permissions(&hosts, fs::Permissions::from_mode(0o644))?;
+        set_mode(&nova, 0o755)?;
+        set_mode(&hosts, 0o644)?;
         fs::copy(&self.config, nova.join("guest.json")).context("cannot copy guest.json")?;
+        // The app makes its ingress sockets here.
+        let sockets = nova.join("sockets");
+        fs::create_dir(&sockets)?;
+        set_mode(&sockets, 0o1777)?;
         let programs = nova.join("bin");
         bind_folder(&self.programs, &programs)?;
         let read_only = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY | flags_to_keep(&programs)?;
@@ -39,6 +43,10 @@ impl Mounts {
         let _ = mount(Some("proc"), "/proc", Some("proc"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, NONE);
         std::env::set_current_dir("/").context("cannot go to /")
     }
+}
+
+fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 fn tmpfs(at: &Path, options: &str) -> anyhow::Result<()> {
