@@ -213,18 +213,22 @@ impl Input {
         workload.unwrap_or_default()
     }
 
-    /// Every text field that is set, by its JSON name. `dest_port` is a number and has its own accessor.
-    pub(crate) fn texts(&self) -> [(&'static str, Option<&Arc<str>>); 9] {
+    /// JSON names of the text fields, in the order of [`Input::texts`].
+    pub(crate) const TEXTS: [&'static str; 9] =
+        ["source", "target", "port", "peer", "peer_ca", "src_ip", "dest_host", "method", "path"];
+
+    /// The text fields. `dest_port` is a number and has its own accessor.
+    pub(crate) fn texts(&self) -> [Option<&Arc<str>>; 9] {
         [
-            ("source", self.source.as_ref()),
-            ("target", self.target.as_ref()),
-            ("port", self.port.as_ref()),
-            ("peer", self.peer.as_ref()),
-            ("peer_ca", self.peer_ca.as_ref()),
-            ("src_ip", self.src_ip.as_ref()),
-            ("dest_host", self.dest_host.as_ref()),
-            ("method", self.method.as_ref()),
-            ("path", self.path.as_ref()),
+            self.source.as_ref(),
+            self.target.as_ref(),
+            self.port.as_ref(),
+            self.peer.as_ref(),
+            self.peer_ca.as_ref(),
+            self.src_ip.as_ref(),
+            self.dest_host.as_ref(),
+            self.method.as_ref(),
+            self.path.as_ref(),
         ]
     }
 

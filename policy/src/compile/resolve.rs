@@ -6,6 +6,9 @@ use crate::report::{Problem, Report};
 use crate::rules::{Destination, Rule, RuleSet, Source, foreign_uri};
 use crate::workloads::{Endpoint, Mode, Port, Protocol, Table};
 
+/// Most (caller, callee) pairs of all rules together: selectors multiply, and every pair is an entry in some bundle.
+const MAX_PAIRS: usize = 2_000_000;
+
 /// A rule with the workloads it speaks of. Lists are empty for sides that are not workloads.
 pub(super) struct Resolved<'a> {
     pub(super) rule: &'a Rule,
@@ -21,8 +24,19 @@ pub(super) fn all<'a>(rules: &'a RuleSet, table: &'a Table, report: &mut Report)
         let workloads = resolver.by_tenant.entry(endpoint.tenant.as_str()).or_default();
         workloads.entry(endpoint.workload.as_str()).or_insert(endpoint);
     }
-    let ranks = 0u32..;
-    ranks.zip(&rules.rules).map(|(rank, rule)| resolver.rule(rule, rank)).collect()
+    let mut pairs = 0usize;
+    let mut all = Vec::new();
+    for (rank, rule) in (0u32..).zip(&rules.rules) {
+        let resolved = resolver.rule(rule, rank);
+        pairs = pairs.saturating_add(resolved.sources.len().max(1).saturating_mul(resolved.targets.len().max(1)));
+        if pairs > MAX_PAIRS {
+            let message = format!("with this rule the file covers more than {MAX_PAIRS} pairs of workloads");
+            resolver.fail(rule, message, "narrow its selectors, or split the table");
+            break;
+        }
+        all.push(resolved);
+    }
+    all
 }
 
 struct Resolver<'a, 'r> {

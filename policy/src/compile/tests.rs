@@ -1,5 +1,7 @@
 //! What the compiler refuses, each with its line and rule, and what it writes.
 
+use proptest::prelude::*;
+
 use crate::testing::{CASE_RULES, CASE_WORKLOADS, data};
 
 fn mistakes(rules: &str, workloads: &str) -> String {
@@ -187,4 +189,44 @@ fn the_same_input_gives_the_same_bytes_and_only_this_nodes_workloads() {
     let egress = &one.egress["x"].exact["service-a.t.nova:443"];
     let ingress = &one.ingress["service-a"]["https"].peer["spiffe://n/t/t/w/x"];
     assert_eq!(egress, ingress, "one row, the same rule on both sides");
+}
+
+// covers: A12 (attack T35)
+#[test]
+fn selectors_cannot_multiply_without_bound() {
+    use std::fmt::Write;
+    let mut workloads = "endpoints:\n".to_owned();
+    for index in 0..1000 {
+        let (high, low) = (index / 250, index % 250 + 1);
+        let _ = writeln!(
+            workloads,
+            "- {{workload_id: w{index}, tenant: t, labels: {{a: b}}, pod_uid: p{index}, workload_ip: 10.0.{high}.{low}, ports: [{{name: web, port: 443, mode: mtls}}]}}"
+        );
+    }
+    let rule = |id: &str| {
+        format!("- {{id: {id}, tenant: t, from: {{labels: {{a: b}}}}, to: {{labels: {{a: b}}, port: web}}}}\n")
+    };
+    let got = mistakes(&[rule("a"), rule("b"), rule("c")].concat(), &workloads);
+    assert!(got.starts_with("rules.yaml:3:3: rule c: with this rule the file covers more than"), "{got}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    // covers: A12
+    #[test]
+    fn no_text_makes_the_parsers_panic(
+        noise in "[-a-z:{}\\[\\]\"'|>&*!#%@`,?~ \n\t0-9\u{85}\u{2028}]{0,80}", at in any::<prop::sample::Index>(),
+    ) {
+        for base in [CASE_RULES, CASE_WORKLOADS] {
+            let at = at.index(base.len());
+            let mixed = match base.split_at_checked(at) {
+                Some((before, after)) => format!("{before}{noise}{after}"),
+                None => noise.clone(),
+            };
+            let _ = data(&mixed, CASE_WORKLOADS, "node-1");
+            let _ = data(CASE_RULES, &mixed, "node-1");
+            let _ = data(&noise, &noise, "node-1");
+        }
+    }
 }

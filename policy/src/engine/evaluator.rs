@@ -16,6 +16,7 @@ const MAX_INSTRUCTIONS: usize = 25_000;
 #[derive(Default)]
 pub struct Evaluator {
     machine: Option<Machine>,
+    words: Words,
 }
 
 struct Machine {
@@ -38,8 +39,9 @@ impl Evaluator {
     /// What the policy itself says, before credentials are looked at.
     pub(crate) fn evaluate(&mut self, policy: &Policy, input: &Input) -> Decision {
         let failed = Decision::deny(DecisionReason::EngineError);
-        let Some(answer) = self.run(policy, to_value(input)) else { return failed };
-        read_answer(&answer).unwrap_or(failed)
+        let value = self.words.to_value(input);
+        let Some(answer) = self.run(policy, value) else { return failed };
+        self.words.read_answer(&answer).unwrap_or(failed)
     }
 
     /// The engine's raw answer, `None` when it failed.
@@ -66,44 +68,85 @@ impl Machine {
     }
 }
 
-fn to_value(input: &Input) -> Value {
-    let mut value = Value::new_object();
-    if let Ok(object) = value.as_object_mut() {
+/// The member names and fixed words of inputs and answers, made once per thread: a decision allocates none of them.
+struct Words {
+    /// In the order of [`Input::texts`].
+    texts: [Value; 9],
+    direction: Value,
+    egress: Value,
+    ingress: Value,
+    phase: Value,
+    connect: Value,
+    opaque: Value,
+    request: Value,
+    dest_port: Value,
+    allow: Value,
+    audit: Value,
+    rule_id: Value,
+    credential: Value,
+    reason: Value,
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self {
+            texts: Input::TEXTS.map(Value::from),
+            direction: "direction".into(),
+            egress: "egress".into(),
+            ingress: "ingress".into(),
+            phase: "phase".into(),
+            connect: "connect".into(),
+            opaque: "opaque".into(),
+            request: "request".into(),
+            dest_port: "dest_port".into(),
+            allow: "allow".into(),
+            audit: "audit".into(),
+            rule_id: "rule_id".into(),
+            credential: "credential".into(),
+            reason: "reason".into(),
+        }
+    }
+}
+
+impl Words {
+    fn to_value(&self, input: &Input) -> Value {
+        let mut value = Value::new_object();
+        let Ok(object) = value.as_object_mut() else { return value };
         let direction = match input.direction() {
-            Direction::Egress => "egress",
-            Direction::Ingress => "ingress",
+            Direction::Egress => &self.egress,
+            Direction::Ingress => &self.ingress,
         };
         let phase = match input.phase() {
-            Phase::Connect => "connect",
-            Phase::Opaque => "opaque",
-            Phase::Request => "request",
+            Phase::Connect => &self.connect,
+            Phase::Opaque => &self.opaque,
+            Phase::Request => &self.request,
         };
-        object.insert("direction".into(), direction.into());
-        object.insert("phase".into(), phase.into());
-        for (name, text) in input.texts() {
+        object.insert(self.direction.clone(), direction.clone());
+        object.insert(self.phase.clone(), phase.clone());
+        for (name, text) in self.texts.iter().zip(input.texts()) {
             if let Some(text) = text {
-                object.insert(name.into(), Value::String(Arc::clone(text)));
+                object.insert(name.clone(), Value::String(Arc::clone(text)));
             }
         }
         if let Some(port) = input.dest_port() {
-            object.insert("dest_port".into(), u32::from(port).into());
+            object.insert(self.dest_port.clone(), u32::from(port).into());
         }
+        value
     }
-    value
-}
 
-/// `None` for everything that is not exactly a decision object.
-fn read_answer(answer: &Value) -> Option<Decision> {
-    let object = answer.as_object().ok()?;
-    let flag = |name: &str| object.get(&name.into())?.as_bool().ok().copied();
-    let text = |name: &str| object.get(&name.into())?.as_string().ok().map(Arc::clone);
-    let reason = DecisionReason::from_engine(&text("reason")?)?;
-    let decision = Decision {
-        allow: flag("allow")?,
-        would_deny: flag("audit")?,
-        rule_id: text("rule_id")?,
-        credential: text("credential")?,
-        reason,
-    };
-    (decision.allow == reason.allows()).then_some(decision)
+    /// `None` for everything that is not exactly a decision object.
+    fn read_answer(&self, answer: &Value) -> Option<Decision> {
+        let object = answer.as_object().ok()?;
+        let flag = |name: &Value| object.get(name)?.as_bool().ok().copied();
+        let text = |name: &Value| object.get(name)?.as_string().ok().map(Arc::clone);
+        let reason = DecisionReason::from_engine(&text(&self.reason)?)?;
+        let decision = Decision {
+            allow: flag(&self.allow)?,
+            would_deny: flag(&self.audit)?,
+            rule_id: text(&self.rule_id)?,
+            credential: text(&self.credential)?,
+            reason,
+        };
+        (decision.allow == reason.allows()).then_some(decision)
+    }
 }
