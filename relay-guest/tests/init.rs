@@ -67,6 +67,19 @@ fn a_configuration_that_others_can_read_is_refused() {
 }
 
 #[test]
+fn a_guest_with_another_interface_does_not_start() {
+    let guest = Guest::new("touch $DIR/started");
+    let output = Command::new("unshare")
+        .args(["-Urn", "sh", "-c", "ip link add v0 type veth peer name v1 && exec \"$0\" --config \"$1\""])
+        .args([Path::new(env!("CARGO_BIN_EXE_nova-init")), &guest.path("guest.json")])
+        .output()
+        .expect("unshare must start");
+    assert_eq!(output.status.code(), Some(78), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("network interface v"), "{output:?}");
+    assert!(!guest.path("started").exists());
+}
+
+#[test]
 fn an_app_that_does_not_exist_is_named() {
     let guest = Guest::new("");
     let config = fs::read_to_string(guest.path("guest.json")).expect("read").replace("/bin/sh", "/no/such/app");

@@ -60,6 +60,19 @@ fn an_app_that_refuses_is_told_from_one_that_is_absent() {
 }
 
 #[test]
+fn an_app_that_does_not_accept_in_time_is_told_from_one_that_refuses() {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("socket");
+    socket.bind(&std::net::SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).expect("bind");
+    socket.listen(0).expect("listen");
+    let address = socket.local_addr().expect("address").as_socket().expect("address");
+    let dial = || TcpStream::connect_timeout(&address, Duration::from_millis(200));
+    let _queue_is_full: Vec<_> = std::iter::from_fn(|| dial().ok()).collect();
+    let mut guest = Guest::new(true, |config| config.ingress.push(Ingress::Tcp(address.port())));
+    guest.start();
+    assert_eq!(guest.dial_target(Kind::Tcp, &address.port().to_string(), TOKEN).0, 4);
+}
+
+#[test]
 fn garbage_instead_of_a_hello_is_closed_without_an_answer() {
     let (guest, _host) = Guest::started(true);
     let valid = Hello { kind: Kind::Tcp, framed: true, token: TOKEN, target: "80".into() }.encode().expect("valid");

@@ -67,9 +67,12 @@ pub enum InitError {
 /// # Errors
 /// When the guest cannot be prepared; what was started is stopped first.
 pub fn run(config_path: &Path) -> Result<i32, InitError> {
-    let config = GuestConfig::load(config_path)?;
-    let ended = run_guest(&config);
-    if config.is_guest_init {
+    let (ended, is_machine) = match GuestConfig::load(config_path) {
+        Ok(config) => (run_guest(&config), config.is_guest_init),
+        // A machine's first process must not just end: the kernel would panic over the message.
+        Err(error) => (Err(error.into()), std::process::id() == 1),
+    };
+    if is_machine {
         match &ended {
             Ok(code) => eprintln!("nova-init: the guest ended with code {code}"),
             Err(error) => eprintln!("nova-init: {error}"),
