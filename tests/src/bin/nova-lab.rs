@@ -50,7 +50,14 @@ enum HostCommand {
     Enter(lab::spawn::Args),
 }
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("nova-lab: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> anyhow::Result<ExitCode> {
     let done = match Cli::parse().command {
         Command::Agent(args) => programs::agent::run(args),
         Command::App(args) => programs::app::run(args),

@@ -13,8 +13,6 @@ use crate::lab::world::{STRIPE_HOST, TCP_FIRST_HOST, TCP_FIRST_PORT};
 use crate::programs::talk::Step;
 use crate::programs::tcp_first::GREETING;
 
-/// Port of the app in every guest.
-const APP: u16 = 8080;
 /// Where apps find the proxy.
 pub(super) const PROXY: &str = "tcp:127.0.0.1:3128";
 /// The audit log is written in batches.
@@ -57,10 +55,10 @@ pub(super) const METHOD: Row = Row {
 };
 
 fn method(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
-    let before = node.guest(A).records(APP)?.len();
+    let before = node.guest(A).requests()?.len();
     let answer = node.guest(X).curl(&["-X", "DELETE", "http://service-a.t.nova/v1/orders/42"])?;
     denied(found, &answer);
-    let arrived = node.guest(A).records(APP)?.len() - before;
+    let arrived = node.guest(A).requests()?.len() - before;
     found.see(format!("{arrived} requests at service-a"), arrived == 0);
     Ok(())
 }
@@ -83,7 +81,7 @@ fn no_rule(node: &mut Node, found: &mut Findings, notes: &mut Notes) -> anyhow::
         text(&line, "reason")
     );
     found.see(&place, line["direction"] == "egress" && line["workload"] == "x" && line["verdict"] == "deny");
-    let arrived = node.guest(B).records(APP)?.len();
+    let arrived = node.guest(B).requests()?.len();
     found.see(format!("{arrived} requests at b"), arrived == 0);
     notes.denial = Some(id);
     Ok(())
@@ -151,7 +149,7 @@ pub(super) const CANONICAL: Row = Row {
 };
 
 fn canonical(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
-    let before = node.guest(A).records(APP)?.len();
+    let before = node.guest(A).requests()?.len();
     let answer = node.guest(X).curl(&["--path-as-is", "http://service-a.t.nova/v1/orders/%2e%2e/admin"])?;
     found.see(answer.status.to_string(), answer.status == 400);
     let one = |method: &str, last: &str| {
@@ -166,7 +164,7 @@ fn canonical(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Re
         .collect();
     found.see(statuses.join(" and "), statuses == ["200", "403"]);
     let arrived: Vec<String> =
-        node.guest(A).records(APP)?.iter().skip(before).map(|record| text(record, "line")).collect();
+        node.guest(A).requests()?.iter().skip(before).map(|record| text(record, "line")).collect();
     found.see(
         format!("service-a saw: {}", arrived.join(", ")),
         arrived.len() == 1 && arrived[0].starts_with("GET /v1/orders/13 "),
@@ -182,7 +180,7 @@ pub(super) fn denied(found: &mut Findings, answer: &crate::lab::guest::Curl) {
 
 /// Requests at a workload's app whose line names `part`.
 pub(super) fn received(node: &Node, workload: Workload, part: &str) -> anyhow::Result<Vec<Value>> {
-    let all = node.guest(workload).records(APP)?;
+    let all = node.guest(workload).requests()?;
     Ok(all.into_iter().filter(|record| text(record, "line").contains(part)).collect())
 }
 

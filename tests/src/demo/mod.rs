@@ -7,6 +7,7 @@ mod operate;
 mod outside;
 mod report;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -31,6 +32,9 @@ pub struct Args {
     /// Leave the node up and print the commands to try it by hand
     #[arg(long)]
     keep: bool,
+    /// Folder that gets the logs and the audit log of the run
+    #[arg(long)]
+    save: Option<PathBuf>,
     /// Only these rows, in the scenario's order
     #[arg(long, value_delimiter = ',')]
     rows: Vec<u8>,
@@ -133,8 +137,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         println!("{}", report::table(&report));
     }
-    if !report.ok {
-        eprintln!("{}", node.last_words());
+    match &args.save {
+        Some(folder) => node.save(folder)?,
+        None if !report.ok => eprintln!("{}\n(--save <folder> keeps all logs)", node.last_words()),
+        None => {}
     }
     if args.keep {
         report::how_to_try(&mut node)?;

@@ -18,6 +18,8 @@ use crate::programs::talk::{Outcome, Step};
 
 /// Deadline of a command in a guest, unless told otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Port of the HTTP app in every guest.
+const HTTP_APP: u16 = 8080;
 /// What the link may take on top of the command itself.
 const LINK_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -135,7 +137,16 @@ impl Guest {
         serde_json::from_str(&ended.stdout).with_context(|| ended.stderr)
     }
 
-    /// What the app on `port` received so far.
+    /// Requests that the HTTP app received so far. Health checks connect and send nothing: they are no requests.
+    ///
+    /// # Errors
+    /// When the guest cannot be reached.
+    pub fn requests(&self) -> anyhow::Result<Vec<Value>> {
+        let records = self.records(HTTP_APP)?;
+        Ok(records.into_iter().filter(|record| record["line"].is_string()).collect())
+    }
+
+    /// What the app on `port` recorded so far.
     ///
     /// # Errors
     /// When the guest cannot be reached.

@@ -47,7 +47,7 @@ pub fn enter(guest: GuestKind) -> anyhow::Result<Side> {
 }
 
 fn leave_the_machine(guest: GuestKind) -> anyhow::Result<()> {
-    let own = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWNS;
+    let own = CloneFlags::CLONE_NEWPID;
     if guest == GuestKind::Microvm {
         return unshare(own).context("namespaces; microVM guests need root");
     }
@@ -84,6 +84,7 @@ fn play_inside(run: &Path) -> anyhow::Result<ExitStatus> {
 /// First steps of the inner process: die with the outer one, and see only our own processes and our own folder.
 fn settle(run: &Path) -> anyhow::Result<()> {
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).context("tie to the outer process")?;
+    unshare(CloneFlags::CLONE_NEWNS).context("a mount namespace")?;
     let none = None::<&str>;
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("private mounts")?;
     let safe = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;

@@ -245,6 +245,27 @@ impl Node {
         format!("supervisor:\n{}\nnovalet-ref:\n{}", self.supervisor.log_tail(), self.novalet.log_tail())
     }
 
+    /// Copies all logs to `folder`.
+    ///
+    /// # Errors
+    /// When a file cannot be copied.
+    pub fn save(&self, folder: &Path) -> anyhow::Result<()> {
+        fs::create_dir_all(folder)?;
+        fs::copy(self.run.join("node/audit.jsonl"), folder.join("audit.jsonl"))?;
+        let pods = fs::read_dir(self.run.join("novalet/pods"))?.flatten().map(|entry| entry.path());
+        for source in pods.chain([self.run.join("logs"), self.run.join("world")]) {
+            let prefix = source.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            for entry in fs::read_dir(&source)?.flatten().filter(|entry| entry.path().is_file()) {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                // Logs and records; not the images and keys beside them.
+                if name.ends_with(".log") || !name.contains('.') {
+                    fs::copy(entry.path(), folder.join(format!("{prefix}-{name}")))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Ends the node as an operator would: everything drained, nothing left.
     ///
     /// # Errors

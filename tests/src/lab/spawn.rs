@@ -1,10 +1,11 @@
 //! Processes of the lab: each in the network namespace it belongs to, with its own log, and never outliving us.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -50,6 +51,22 @@ pub fn enter(args: &Args) -> anyhow::Result<()> {
     let (program, arguments) = args.command.split_first().context("a command")?;
     Err(Command::new(program).args(arguments).exec()).with_context(|| program.display().to_string())
 }
+
+/// A process that should still run has ended.
+#[derive(Debug)]
+pub struct Ended {
+    name: String,
+    status: ExitStatus,
+    last_words: String,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ended with {}:\n{}", self.name, self.status, self.last_words)
+    }
+}
+
+impl std::error::Error for Ended {}
 
 /// A running process of the lab.
 pub struct Proc {
@@ -134,7 +151,10 @@ impl Proc {
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
-            Some(status) => bail!("{} ended with {status}:\n{}", self.name, self.log_tail()),
+            Some(status) => {
+                let (name, last_words) = (self.name.clone(), self.log_tail());
+                Err(Ended { name, status, last_words }.into())
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use serde_json::Value;
 
+use super::files::WORKLOADS;
 use super::net::{DNS, Network, STRIPE, TCP_FIRST};
 use super::pki::Ca;
 use super::spawn::{Proc, command, run};
@@ -44,9 +45,14 @@ impl World {
         let start = |name: &str, arguments: &[&str]| {
             Proc::start(name, net.world, logs, [me.as_str()].into_iter().chain(arguments.iter().copied()))
         };
-        let dns = ["dns", "--listen", &dns_listen, "--record", &stripe_record, "--record", &tcp_record];
+        let mut zone = vec![stripe_record, tcp_record];
+        // As the resolver of a VPC knows them: no supervisor invents an address.
+        zone.extend(WORKLOADS.iter().map(|workload| format!("{}={}", workload.host(), workload.ip)));
+        let dns_file = file("dns");
+        let mut dns = vec!["dns", "--listen", &dns_listen, "--records", &dns_file];
+        dns.extend(zone.iter().flat_map(|record| ["--record", record.as_str()]));
         let servers = vec![
-            start("dns", &[&dns[..], &["--records", &file("dns")]].concat())?,
+            start("dns", &dns)?,
             start(
                 "stripe",
                 &[
