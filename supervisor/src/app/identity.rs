@@ -1,13 +1,18 @@
 //! Chooses the identity source and keeps the trust roots at what the active policy says.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use nova_policy::engine::Policy;
 use rustls_pki_types::CertificateDer;
 
 use crate::config::{Config, IdentityConfig};
+use crate::control::Control;
 use crate::identity::{DevCa, DevSource, FilesSource, IdentityError, IdentitySource, RootSet, TrustDomain};
+use crate::state::policy::PolicyCell;
 use crate::tls::TrustCell;
 
 use super::AppError;
@@ -55,6 +60,52 @@ pub(super) fn trust_external_cas(
             trust.store(source.trust_bundles());
         }
     }
+}
+
+/// How often the certificate files are looked at.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+
+/// Takes new certificates into force when the files change: SVIDs of every endpoint, and the roots.
+pub(super) async fn watch_files(
+    dir: PathBuf,
+    (source, policy, trust): (Arc<dyn IdentitySource>, Arc<PolicyCell>, Arc<TrustCell>),
+    control: Control,
+) {
+    let retrust = trust_external_cas(Arc::clone(&source), trust);
+    let mut seen = versions(&dir);
+    loop {
+        tokio::time::sleep(POLL_EVERY).await;
+        let now = versions(&dir);
+        if now == seen {
+            continue;
+        }
+        seen = now;
+        match source.reload() {
+            Ok(()) => {
+                if let Some(policy) = policy.load() {
+                    retrust(&policy);
+                }
+                control.reissue_svids().await;
+                tracing::info!(dir = %dir.display(), "certificates reloaded");
+            }
+            Err(error) => tracing::error!(%error, "certificates refused, the old ones stay"),
+        }
+    }
+}
+
+/// Name, time, length and inode of every file: an editor writes in place, a tool renames, Kubernetes swaps a link.
+fn versions(dir: &Path) -> Vec<(OsString, Option<SystemTime>, u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut all: Vec<_> = entries
+        .flatten()
+        .filter_map(|entry| {
+            let meta = std::fs::metadata(entry.path()).ok()?;
+            Some((entry.file_name(), meta.modified().ok(), meta.len(), meta.ino()))
+        })
+        .collect();
+    all.sort();
+    all
 }
 
 fn external_roots(policy: &Policy) -> Result<BTreeMap<String, Arc<RootSet>>, IdentityError> {

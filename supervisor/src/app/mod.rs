@@ -20,7 +20,7 @@ use crate::accept::Workers;
 use crate::admin::{self, AdminHandles, AdminSocket, Check};
 use crate::audit::AuditSink;
 use crate::bundles::BundleFeed;
-use crate::config::{Config, EndpointSource, Mode, RouteConfig};
+use crate::config::{Config, EndpointSource, IdentityConfig, Mode, RouteConfig};
 use crate::conn::Registry;
 use crate::control::client::{Client, Introduction};
 use crate::control::file::FileSource;
@@ -29,7 +29,7 @@ use crate::guestlink::LinkPorts;
 use crate::identity::IdentitySource;
 use crate::net::guard::AddressGuard;
 use crate::net::privileges;
-use crate::net::routes::{RouteHelper, Routes};
+use crate::net::routes::{RouteHelper, Routes, refuse_forwarding};
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
 use crate::tls::PeerVerifier;
@@ -43,6 +43,9 @@ pub enum AppError {
     /// Privileges could not be dropped.
     #[error("dropping privileges")]
     Privileges(#[from] privileges::PrivilegeError),
+    /// The endpoints file.
+    #[error(transparent)]
+    Endpoints(#[from] crate::control::file::FileError),
     /// The identity source.
     #[error("identity source")]
     Identity(#[from] crate::identity::IdentityError),
@@ -74,7 +77,10 @@ pub fn run(config: Config) -> Result<(), AppError> {
     privileges::raise_file_limit().map_err(|error| AppError::System("raising the limit of open files", error))?;
     let routes = Arc::new(match &config.routes {
         RouteConfig::Managed { subnet } => Routes::Managed(RouteHelper::spawn(*subnet)?),
-        RouteConfig::External => Routes::External,
+        RouteConfig::External => {
+            refuse_forwarding()?;
+            Routes::External
+        }
         RouteConfig::None => Routes::None,
     });
     privileges::drop(&config.node)?;
@@ -90,15 +96,22 @@ pub fn run(config: Config) -> Result<(), AppError> {
 }
 
 async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Handle) -> Result<(), AppError> {
+    if let EndpointSource::File { path } = &config.endpoints {
+        FileSource::new(path.clone(), config.node.id.clone()).load()?;
+    }
     let mut interrupt = stop_signal(SignalKind::interrupt())?;
     let mut terminate = stop_signal(SignalKind::terminate())?;
     let source = identity::open(&config)?;
     let trust = Arc::new(identity::trust_cell(source.as_ref()));
     let (presence_lost, lost_guests) = mpsc::unbounded_channel();
     let shared = shared(&config, PeerVerifier::new(Arc::clone(&trust)), presence_lost)?;
-    let feed = open_feed(&config, &shared, identity::trust_external_cas(Arc::clone(&source), trust))?;
+    let feed = open_feed(&config, &shared, identity::trust_external_cas(Arc::clone(&source), Arc::clone(&trust)))?;
     let plane = start_data_plane(&config, &shared, handle)?;
-    let control = start_control(&config, &shared, source, routes, plane, lost_guests);
+    let control = start_control(&config, &shared, Arc::clone(&source), routes, plane, lost_guests);
+    if let IdentityConfig::Files { dir, .. } = &config.identity {
+        let parts = (source, Arc::clone(&shared.policy), trust);
+        tokio::spawn(identity::watch_files(dir.clone(), parts, control.clone()));
+    }
     let admin = AdminSocket::bind(&config.admin.socket)?;
     let handles = Arc::new(admin_handles(&config, &shared, feed));
     tracing::info!(node = %config.node.id, instance = %config.node.instance, admin = %admin.path().display(), "serving");

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -106,8 +107,9 @@ impl DataPlane for Plane {
                 let _context = self.guests.enter();
                 let path = self.links.root.join(spec.pod_uid.as_str()).join(file);
                 let listener = Listener::bind(&path, self.host_port, *vmm_uid)?;
+                let socket = listener.path().to_owned();
                 let accepting = accept(listener, self.workers.clone(), Arc::clone(endpoint), Arc::clone(&self.audit));
-                Ok(Box::new(HybridGuest(self.guests.spawn(accepting).abort_handle())))
+                Ok(Box::new(HybridGuest { socket, accepting: self.guests.spawn(accepting).abort_handle() }))
             }
         }
     }
@@ -118,12 +120,17 @@ impl DataPlane for Plane {
     }
 }
 
-/// Stops the acceptor, and with it removes its socket.
-struct HybridGuest(AbortHandle);
+/// Removes the socket and stops the acceptor.
+struct HybridGuest {
+    socket: PathBuf,
+    accepting: AbortHandle,
+}
 
 impl Drop for HybridGuest {
     fn drop(&mut self) {
-        self.0.abort();
+        // Here and not when the task has ended, which is later: by then the path may be the next generation's.
+        let _ = std::fs::remove_file(&self.socket);
+        self.accepting.abort();
     }
 }
 

@@ -19,7 +19,9 @@ use crate::identity::RootSet;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::Endpoint;
-use crate::tls::{ALPN_HTTP1, ExternalRoots, TrustCell, client_config_for_external, client_config_for_workload};
+use crate::tls::{
+    ALPN_HTTP1, ExternalRoots, HandshakeFailure, TrustCell, client_config_for_external, client_config_for_workload,
+};
 
 /// A handshake that takes longer counts as not answering.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
@@ -125,9 +127,17 @@ async fn handshake(
         Ok(Ok(tls)) => Ok(Stream::TlsClient(Box::new(tls))),
         Ok(Err(error)) => {
             tracing::debug!(%addr, %error, "TLS to the upstream failed");
-            let about_tls = error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
-            let reason = if about_tls { Reason::UpstreamIdentity } else { Reason::UpstreamClosed };
-            Err(DialFailure::at(reason, addr))
+            Err(DialFailure::at(reason_of(HandshakeFailure::from_io(&error)), addr))
         }
+    }
+}
+
+fn reason_of(failure: HandshakeFailure) -> Reason {
+    match failure {
+        HandshakeFailure::NoSvid => Reason::EndpointNotReady,
+        HandshakeFailure::Timeout => Reason::UpstreamTimeout,
+        HandshakeFailure::Closed => Reason::UpstreamClosed,
+        HandshakeFailure::Protocol => Reason::UpstreamMalformed,
+        _ => Reason::UpstreamIdentity,
     }
 }

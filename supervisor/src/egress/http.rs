@@ -76,7 +76,9 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
             event = cut.next() => match event {
                 Event::Closed => break Reason::Draining,
                 Event::PolicyChanged if !connection.still_allowed() => break Reason::PolicyRevoked,
-                Event::PolicyChanged | Event::Draining => {}
+                Event::PolicyChanged => {}
+                // An idle connection ends now; one with an answer on its way ends after it. New ones may still be opened.
+                Event::Draining => serving.as_mut().graceful_shutdown(),
             },
             _ = serving.as_mut() => break Reason::Done,
         }

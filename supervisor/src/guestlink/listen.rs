@@ -48,6 +48,12 @@ impl Listener {
         Ok(Self { socket: UnixListener::from_std(listener)?, path, vmm_uid })
     }
 
+    /// Where the socket is. Whoever owns the endpoint removes it.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The next connection.
     ///
     /// # Errors
@@ -58,13 +64,6 @@ impl Listener {
             return Ok(Accepted::WrongPeer);
         }
         Ok(Accepted::Guest(stream.into_std()?))
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        // The next generation may have bound its own socket here already only after ours was removed, so this is ours.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
