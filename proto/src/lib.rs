@@ -15,6 +15,6 @@ pub mod link;
 #[cfg(feature = "grpc")]
 pub mod control {
     #![allow(missing_docs, unreachable_pub, reason = "generated code")]
-    #![allow(clippy::all, reason = "generated code")]
+    #![allow(clippy::all, clippy::allow_attributes_without_reason, reason = "generated code")]
     tonic::include_proto!("nova.supervisor.v1");
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use nova_policy::workloads::Protocol;
@@ -26,10 +26,13 @@ use crate::tls::{
 /// A handshake that takes longer counts as not answering.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
+/// The caller's SVID cell by its address, the callee, and whether HTTP is offered.
+type WorkloadKey = (usize, SpiffeId, bool);
+
 /// Client configurations of one thread, made once per caller and callee, or per trust root.
 pub(super) struct Originator {
     trust: Arc<TrustCell>,
-    workloads: RefCell<HashMap<(usize, SpiffeId, bool), (std::sync::Weak<Endpoint>, Arc<ClientConfig>)>>,
+    workloads: RefCell<HashMap<WorkloadKey, (Weak<Endpoint>, Arc<ClientConfig>)>>,
     external: RefCell<HashMap<String, Arc<ClientConfig>>>,
 }
 

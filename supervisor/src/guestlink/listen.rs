@@ -102,7 +102,7 @@ impl VsockListener {
     pub async fn accept(&self) -> io::Result<(u32, GuestSocket)> {
         loop {
             let mut ready = self.socket.readable().await?;
-            let accepted = ready.try_io(|socket| Ok(crate::sys::accept_nonblocking(socket.get_ref())?));
+            let accepted = ready.try_io(|socket| crate::sys::accept_nonblocking(socket.get_ref()));
             let Ok(accepted) = accepted else { continue };
             let stream: OwnedFd = accepted?;
             let peer = socket::getpeername::<VsockAddr>(stream.as_raw_fd())?;

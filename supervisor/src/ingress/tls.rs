@@ -21,10 +21,13 @@ use crate::tls::{
 /// A caller that has not finished its handshake by then holds a place for nothing.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
+/// The endpoint's SVID cell by its address, and whether HTTP is offered.
+type ConfigKey = (usize, bool);
+
 /// Server configurations of one thread, made once per endpoint and kind of port.
 pub(super) struct Terminator {
     verifier: Arc<PeerVerifier>,
-    configs: RefCell<HashMap<(usize, bool), (Weak<SvidCell>, Arc<ServerConfig>)>>,
+    configs: RefCell<HashMap<ConfigKey, (Weak<SvidCell>, Arc<ServerConfig>)>>,
 }
 
 impl Terminator {
