@@ -12,7 +12,7 @@ use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use crate::cli::{GuestKind, RunOptions};
+use crate::cli::{GuestKind, RouteMode, RunOptions};
 use crate::guest::config::LinkPorts;
 use crate::guest::{Guests, Microvm, MicrovmOptions, ProcessGuests};
 use crate::history::{History, now_ms};
@@ -22,6 +22,7 @@ use crate::load::load;
 use crate::operator;
 use crate::placement::Placement;
 use crate::pods::{Node, Pods};
+use crate::routes::Routes;
 use crate::server;
 use crate::sockets;
 use crate::table::Table;
@@ -169,6 +170,10 @@ fn make_node(options: &RunOptions) -> anyhow::Result<Node> {
     Ok(Node {
         table: Arc::new(Table::new(now_ms())),
         guests: make_guests(options)?,
+        routes: match options.routes {
+            RouteMode::Managed => Routes::Managed,
+            RouteMode::External => Routes::External(options.supervisor_netns.clone()),
+        },
         ipam: Ipam::new(Duration::from_millis(options.ip_cooldown_ms)),
         history: History::default(),
         ports: LinkPorts { host: options.host_port.clone(), guest: options.guest_port },

@@ -112,6 +112,15 @@ pub enum GuestKind {
     None,
 }
 
+/// Who adds routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RouteMode {
+    /// The supervisor's helper.
+    Managed,
+    /// This agent.
+    External,
+}
+
 /// Options of `run`.
 #[derive(Debug, Clone, Args)]
 pub struct RunOptions {
@@ -148,6 +157,12 @@ pub struct RunOptions {
     /// Port that the relay listens on.
     #[arg(long, default_value_t = link::GUEST_PORT)]
     pub guest_port: u32,
+    /// Who adds the local routes of the workloads' addresses: as `routes` in the supervisor's configuration.
+    #[arg(long, value_enum, default_value = "managed")]
+    pub routes: RouteMode,
+    /// Network namespace of the supervisor for `--routes external`, like /run/netns/node; ours without it.
+    #[arg(long)]
+    pub supervisor_netns: Option<PathBuf>,
     /// Milliseconds that an address rests after a pod.
     #[arg(long, default_value_t = 5000)]
     pub ip_cooldown_ms: u64,

@@ -21,6 +21,8 @@ pub enum Step {
     GuestStarted,
     /// The supervisor was told `PENDING`.
     Pending,
+    /// Its local route was added, where novalet adds them.
+    RouteAdded,
     /// A supervisor answered `HEALTHY`.
     Healthy,
     /// The supervisor was told `READY`.
@@ -37,6 +39,8 @@ pub enum Step {
     DrainTimedOut,
     /// The supervisor was told to forget the endpoint.
     Removed,
+    /// Its local route is gone.
+    RouteRemoved,
     /// The guest and what served it are gone.
     GuestStopped,
     /// The address rests.

@@ -11,7 +11,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`table`], [`server`] | what supervisors are told and answer; the gRPC side of it |
-//! | [`pods`], [`ipam`], [`history`] | one task per pod, addresses with a cooldown, what happened in which order |
+//! | [`pods`], [`ipam`], [`routes`], [`history`] | one task per pod, addresses with a cooldown, what happened in which order |
 //! | [`guest`], [`launch`], [`image`], [`mux`] | guests as owned children, their namespaces, image and muxer |
 //! | [`load`], [`placement`], [`watch`] | the placements file |
 //! | [`operator`], [`cli`], [`app`] | how people and programs use it |
@@ -28,6 +28,7 @@ pub mod mux;
 pub mod operator;
 pub mod placement;
 pub mod pods;
+pub mod routes;
 pub mod server;
 pub mod sockets;
 pub mod table;

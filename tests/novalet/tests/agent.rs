@@ -79,7 +79,7 @@ async fn a_pod_is_pending_until_healthy_ready_until_serving_and_then_running() {
 async fn a_placement_that_goes_is_drained_removed_stopped_and_its_address_rests_in_this_order() {
     let agent = Agent::start(&placement("a", "10.64.3.21", "").replace("300", "60000"), &[]);
     let mut supervisor = Supervisor::connect(&agent.path("control.sock"), 0).await;
-    let endpoint = first_endpoint(&mut supervisor).await;
+    let endpoint = supervisor.first_endpoint().await;
     agent.write(&placement("b", "10.64.3.21", ""));
     let draining = supervisor.upsert().await;
     assert_eq!((draining.state(), draining.generation), (State::Draining, endpoint.generation));
@@ -107,7 +107,7 @@ async fn a_placement_that_goes_is_drained_removed_stopped_and_its_address_rests_
 async fn a_supervisor_that_never_says_drained_holds_a_pod_only_for_the_drain_time_and_its_margin() {
     let agent = Agent::start(&placement("a", "10.64.3.21", ""), &[]);
     let mut supervisor = Supervisor::connect(&agent.path("control.sock"), 0).await;
-    first_endpoint(&mut supervisor).await;
+    supervisor.first_endpoint().await;
     let reply = agent.ask(&Request::Drain { pod_uid: "a".into() }).expect("drained");
     assert_eq!(reply.pod.expect("the pod").phase, PodPhase::Stopped);
     assert!(steps(&agent.status(), "a").contains(&Step::DrainTimedOut));
@@ -119,7 +119,7 @@ async fn a_supervisor_that_never_says_drained_holds_a_pod_only_for_the_drain_tim
 async fn a_restart_raises_the_generation_and_changes_the_token_without_a_remove_in_between() {
     let agent = Agent::start(&placement("a", "10.64.3.21", ""), &[]);
     let mut supervisor = Supervisor::connect(&agent.path("control.sock"), 0).await;
-    let first = first_endpoint(&mut supervisor).await;
+    let first = supervisor.first_endpoint().await;
     let run_dir = agent.path("run");
     let asking = tokio::task::spawn_blocking(move || {
         nova_novalet::operator::client::ask(&run_dir, &Request::Restart { pod_uid: "a".into() })
@@ -139,7 +139,7 @@ async fn an_edit_of_ports_updates_in_place_and_an_edit_of_what_the_guest_learns_
     let placed = placement("a", "10.64.3.21", "");
     let agent = Agent::start(&placed, &[]);
     let mut supervisor = Supervisor::connect(&agent.path("control.sock"), 0).await;
-    first_endpoint(&mut supervisor).await;
+    supervisor.first_endpoint().await;
     agent.write(&placed.replace("port: 443", "port: 8443"));
     let updated = supervisor.upsert().await;
     assert_eq!((updated.state(), updated.generation, updated.ports[0].port), (State::Pending, 1, 8443));
@@ -156,7 +156,7 @@ async fn an_edit_of_ports_updates_in_place_and_an_edit_of_what_the_guest_learns_
 async fn states_of_the_file_are_followed_pending_stays_and_draining_stops() {
     let agent = Agent::start(&placement("a", "10.64.3.21", "    state: pending\n"), &[]);
     let mut supervisor = Supervisor::connect(&agent.path("control.sock"), 0).await;
-    let pending = first_endpoint(&mut supervisor).await;
+    let pending = supervisor.first_endpoint().await;
     supervisor.ack(&pending, Phase::Healthy).await;
     agent.write(&placement("a", "10.64.3.21", "    state: draining\n"));
     let draining = supervisor.upsert().await;
@@ -199,12 +199,4 @@ fn a_second_agent_in_the_same_run_dir_is_refused() {
 fn signal(agent: &Agent, signal: nix::sys::signal::Signal) {
     let pid = i32::try_from(agent.child.id()).expect("a pid");
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).expect("sent");
-}
-
-/// The first endpoint that a supervisor hears of, in the snapshot or after it.
-async fn first_endpoint(supervisor: &mut Supervisor) -> nova_proto::control::Endpoint {
-    match supervisor.next().await.op {
-        Some(Op::Snapshot(mut snapshot)) if !snapshot.endpoints.is_empty() => snapshot.endpoints.remove(0),
-        _ => supervisor.upsert().await,
-    }
 }

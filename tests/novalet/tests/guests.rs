@@ -6,13 +6,40 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use common::{Agent, placement, until};
+use common::{Agent, Supervisor, placement, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use nova_novalet::history::Step;
 use nova_novalet::pods::Phase as PodPhase;
+use nova_proto::control::Phase;
 
 /// Rootless: a user namespace in which we are root, as the demo does it.
 const ROOTLESS: [&str; 5] = ["unshare", "--user", "--map-root-user", "--net", "--mount"];
+
+// covers: A2
+#[tokio::test]
+async fn with_external_routes_the_route_comes_with_the_svid_and_goes_after_the_endpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let in_node = [&ROOTLESS[..], &["sh", "-c", "busybox ip link set lo up && exec \"$@\"", "sh"]].concat();
+    let agent = Agent::start_with(folder, &in_node, &placement("a", "10.64.3.21", ""), &["--routes", "external"]);
+    agent.status();
+    let table = Path::new("/proc").join(agent.child.id().to_string()).join("net/fib_trie");
+    let has_route = || fs::read_to_string(&table).expect("readable").contains("10.64.3.21");
+    let mut supervisor = Supervisor::connect(&agent.path("control.sock"), 0).await;
+    let endpoint = supervisor.first_endpoint().await;
+    assert!(!has_route());
+    supervisor.ack(&endpoint, Phase::SvidReady).await;
+    agent.eventually("the route", |_| has_route()).await;
+    agent.write("  []\n");
+    let draining = supervisor.upsert().await;
+    assert!(has_route(), "live connections need it");
+    supervisor.ack(&draining, Phase::Drained).await;
+    let status = agent.eventually("gone", |status| status.pods.is_empty()).await;
+    assert!(!has_route());
+    let steps: Vec<Step> = status.history.iter().map(|event| event.step).collect();
+    let end = [Step::Draining, Step::Drained, Step::Removed, Step::RouteRemoved, Step::GuestStopped, Step::IpCooling];
+    assert!(steps.ends_with(&end), "{steps:?}");
+}
 
 /// An agent with one process guest whose init is `script`.
 fn agent(script: &str) -> Agent {

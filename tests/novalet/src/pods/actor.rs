@@ -22,6 +22,7 @@ use super::{Goal, Node, Phase, PodStatus, Wanted};
 use crate::guest::{Boot, Guest, PodFolders};
 use crate::history::Step;
 use crate::placement::{Placement, WantedState};
+use crate::routes::RouteError;
 
 pub(super) struct Actor {
     node: Arc<Node>,
@@ -51,6 +52,7 @@ struct Life {
 struct Held {
     generation: u64,
     address: IpAddr,
+    routed: bool,
 }
 
 impl Actor {
@@ -100,6 +102,7 @@ impl Actor {
         if self.life.is_none() {
             self.start(wanted).await;
         }
+        self.route().await;
         self.advance(wanted);
     }
 
@@ -117,13 +120,15 @@ impl Actor {
         let guest = match self.boot(&placement, token, generation).await {
             Ok(guest) => guest,
             Err(error) => {
-                self.unregister();
+                self.unregister().await;
                 self.folders.remove(true);
                 self.release_address();
                 return self.fail(wanted, generation, &format!("{error:#}"));
             }
         };
-        self.held = Some(Held { generation, address: placement.workload_ip });
+        if let Some(held) = &mut self.held {
+            held.generation = generation;
+        }
         let told = State::Unspecified;
         let life = Life { placement, restarts: wanted.restarts, generation, token, guest, told };
         self.life = Some(life);
@@ -137,7 +142,8 @@ impl Actor {
         let (ip, uid) = (placement.workload_ip, placement.pod_uid.as_str());
         // Between two boots the table still has the former generation, which goes if this one fails.
         let generation_held = self.held.map_or(generation, |held| held.generation);
-        self.held = Some(Held { generation: generation_held, address: ip });
+        let routed = self.held.is_some_and(|held| held.routed);
+        self.held = Some(Held { generation: generation_held, address: ip, routed });
         if node.ipam.try_acquire(ip, uid).is_ok() {
             return true;
         }
@@ -161,6 +167,32 @@ impl Actor {
         let pids: Vec<_> = guest.pids().iter().map(|(name, pid)| format!("{name} {pid}")).collect();
         self.node.history.add(uid, generation, Step::GuestStarted, pids.join(", "));
         Ok(guest)
+    }
+
+    /// Adds the route once a supervisor holds the SVID: from then on the pod may call out (K1).
+    async fn route(&mut self) {
+        const HAVE_SVID: [control::Phase; 5] = [
+            control::Phase::SvidReady,
+            control::Phase::Listening,
+            control::Phase::Healthy,
+            control::Phase::Serving,
+            control::Phase::Unhealthy,
+        ];
+        let Some(held) = self.held.filter(|held| !held.routed && self.life.is_some()) else { return };
+        if !self.node.table.any_reached(&self.uid(), held.generation, &HAVE_SVID) {
+            return;
+        }
+        match self.node.routes.add(held.address).await {
+            Ok(false) => {}
+            Ok(true) => self.node.history.add(&self.uid(), held.generation, Step::RouteAdded, held.address.to_string()),
+            Err(error) => return self.warn_about_route(held, &error),
+        }
+        self.held = Some(Held { routed: true, ..held });
+    }
+
+    fn warn_about_route(&self, held: Held, error: &RouteError) {
+        let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+        self.node.history.add(&self.uid(), held.generation, Step::Failed, format!("{error}: {cause}"));
     }
 
     /// Tells the supervisor what the answers so far allow.
@@ -204,7 +236,7 @@ impl Actor {
         if self.life.is_some() {
             self.end_life(goal, true).await;
         }
-        self.unregister();
+        self.unregister().await;
         self.release_address();
         self.folders.remove(goal != Goal::Gone);
         let generation = self.status.borrow().generation;
@@ -217,7 +249,7 @@ impl Actor {
             self.drain().await;
         }
         if for_good {
-            self.unregister();
+            self.unregister().await;
         }
         let Some(life) = self.life.take() else { return };
         life.guest.stop().await;
@@ -228,11 +260,21 @@ impl Actor {
         }
     }
 
-    fn unregister(&mut self) {
+    /// Forgets the endpoint, and then its route (K6): a route that goes first would black-hole live connections.
+    async fn unregister(&mut self) {
         let Some(held) = self.held else { return };
         let uid = self.uid();
         if self.node.table.remove(&uid, held.generation) {
             self.node.history.add(&uid, held.generation, Step::Removed, "");
+        }
+        if !held.routed {
+            return;
+        }
+        self.held = Some(Held { routed: false, ..held });
+        match self.node.routes.remove(held.address).await {
+            Ok(false) => {}
+            Ok(true) => self.node.history.add(&uid, held.generation, Step::RouteRemoved, held.address.to_string()),
+            Err(error) => self.warn_about_route(held, &error),
         }
     }
 

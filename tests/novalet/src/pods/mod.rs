@@ -17,6 +17,7 @@ use crate::guest::{Guests, PodFolders};
 use crate::history::History;
 use crate::ipam::Ipam;
 use crate::placement::{Placement, WantedState};
+use crate::routes::Routes;
 use crate::table::Table;
 use actor::Actor;
 
@@ -27,6 +28,8 @@ pub struct Node {
     pub table: Arc<Table>,
     /// How guests are started.
     pub guests: Guests,
+    /// Who adds routes.
+    pub routes: Routes,
     /// Addresses.
     pub ipam: Ipam,
     /// What happened.

@@ -173,6 +173,14 @@ impl Supervisor {
         }
     }
 
+    /// The first endpoint that it hears of, in the snapshot or after it.
+    pub async fn first_endpoint(&mut self) -> Endpoint {
+        match self.next().await.op {
+            Some(Op::Snapshot(mut snapshot)) if !snapshot.endpoints.is_empty() => snapshot.endpoints.remove(0),
+            _ => self.upsert().await,
+        }
+    }
+
     pub async fn ack(&self, endpoint: &Endpoint, phase: Phase) {
         let status = EndpointStatus {
             pod_uid: endpoint.pod_uid.clone(),
