@@ -93,6 +93,28 @@ fn every_bundle_gets_the_recommended_verdict() {
 
 // covers: A5a
 #[test]
+fn a_bundle_that_opa_itself_built_and_signed_is_served() {
+    // Made with `opa build -b . --signing-key key.pem --signing-alg ES256 --claims-file claims.json` of OPA 1.22.3.
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let keys = std::fs::read_to_string(data.join("opa-built-keys.json")).expect("keys");
+    let keys = VerifyKeys::from_json(&keys).expect("keys");
+    let bytes = std::fs::read(data.join("opa-built.tar.gz")).expect("bundle");
+    let options = VerifyOptions {
+        keys: &keys,
+        key_id: Some("k1"),
+        scope: "node-1",
+        now: 1_796_005_100,
+        stale_grace: 0,
+        newer_than: None,
+    };
+    let policy = nova_policy::Policy::load(verify(&bytes, &options).expect("verifies")).expect("loads");
+    assert!(policy.knows_workload("service-a"));
+    let other_node = VerifyOptions { scope: "node-2", ..options };
+    assert_eq!(verify(&bytes, &other_node).map_err(|error| error.reason()).err(), Some("scope_mismatch"));
+}
+
+// covers: A5a
+#[test]
 fn structured_files_hash_as_opa_hashes_them() {
     let rows: Vec<HashRow> = read("hash-vectors.json");
     let mut compared = 0;

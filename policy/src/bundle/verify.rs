@@ -222,7 +222,8 @@ fn take_token(files: &mut BTreeMap<String, Vec<u8>>) -> Result<String, BundleErr
     let bad = |why: String| BundleError::SignaturesFile(why);
     let json = Json::parse(&content).map_err(|error| bad(error.to_string()))?;
     let file: SignaturesFile = serde_json::from_str(&json.to_canonical()).map_err(|error| bad(error.to_string()))?;
-    if !file.plugin.is_empty() {
+    // "_default" is what `opa sign` writes for its own verifier.
+    if !matches!(file.plugin.as_str(), "" | "_default") {
         return Err(bad("signature plugins are not supported".to_owned()));
     }
     match <[String; 1]>::try_from(file.signatures) {
