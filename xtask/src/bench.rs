@@ -14,8 +14,11 @@ pub(crate) struct Args {
     #[arg(value_enum)]
     what: What,
     /// Seconds of each measurement
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 6)]
     seconds: u64,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -35,6 +38,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut bench = Command::new(bins.join("nova-lab"));
     bench.args(["bench", "--seconds", &args.seconds.to_string()]);
     bench.arg("--bins").arg(&bins).arg("--out").arg(stage::root().join("docs/benchmarks.md"));
+    if args.json {
+        bench.arg("--json");
+    }
     if !bench.status()?.success() {
         bail!("the bench failed");
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use nova_tests::programs;
 #[cfg(feature = "host")]
-use nova_tests::{demo, lab};
+use nova_tests::{bench, demo, lab};
 
 #[derive(Parser)]
 #[command(about = "The parts that the node lab is played with", version)]
@@ -44,6 +44,8 @@ enum HostCommand {
     Client(programs::client::Args),
     /// The whole scenario against a node of its own
     Demo(demo::Args),
+    /// The supervisor's ingress against HAProxy
+    Bench(bench::Args),
     /// Runs a command in a guest of a lab that was kept
     InGuest(lab::guest::InGuest),
     #[command(hide = true)]
@@ -78,6 +80,7 @@ fn host(command: HostCommand) -> anyhow::Result<ExitCode> {
         HostCommand::Dns(args) => programs::dns::run(args),
         HostCommand::Client(args) => programs::client::run(args),
         HostCommand::Demo(args) => return demo::run(&args),
+        HostCommand::Bench(args) => bench::run(&args),
         HostCommand::InGuest(args) => return lab::guest::in_guest(&args),
         HostCommand::Enter(args) => lab::spawn::enter(&args),
     };

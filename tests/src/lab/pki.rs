@@ -52,9 +52,17 @@ impl Ca {
     /// # Errors
     /// When a name is not valid.
     pub fn leaf(&self, uri: Option<&str>, dns: Option<&str>) -> anyhow::Result<String> {
+        self.leaf_named("nova-lab", uri, dns)
+    }
+
+    /// As [`Ca::leaf`], with a common name: all that some proxies look at.
+    ///
+    /// # Errors
+    /// When a name is not valid.
+    pub fn leaf_named(&self, name: &str, uri: Option<&str>, dns: Option<&str>) -> anyhow::Result<String> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, "nova-lab");
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::ExplicitNoCa;
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];

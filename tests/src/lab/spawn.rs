@@ -105,6 +105,18 @@ impl Proc {
         Self::spawn(name, logs, command(net, argv)?)
     }
 
+    /// As [`Proc::start`], in the network namespace that we are in ourselves.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_here<I: IntoIterator<Item = A>, A: AsRef<OsStr>>(
+        name: &str,
+        logs: &Path,
+        argv: I,
+    ) -> anyhow::Result<Self> {
+        Self::spawn(name, logs, enter_command(&[], argv)?)
+    }
+
     fn spawn(name: &str, logs: &Path, mut command: Command) -> anyhow::Result<Self> {
         let log = logs.join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| log.display().to_string())?;
