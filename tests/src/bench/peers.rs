@@ -154,7 +154,9 @@ impl Stand {
         let mux =
             [text(bins.join("novalet-ref")), "mux".into(), "--socket".into(), socket, "--guest".into(), text(guest)];
         self.processes.push(Proc::start_here("mux", &dir, mux)?);
-        let relay = [text(bins.join("nova-relay")), "--config".into(), text(dir.join("relay.json"))];
+        // It reads its configuration from standard input, as nova-init gives it.
+        let (program, file) = (text(bins.join("nova-relay")), text(dir.join("relay.json")));
+        let relay = ["sh".into(), "-c".into(), "exec \"$0\" < \"$1\"".into(), program, file];
         self.processes.push(Proc::start_here("relay", &dir, relay)?);
         Ok(())
     }

@@ -82,7 +82,7 @@ impl Report {
         let mut text = format!("{}\n", self.machine);
         for case in &self.cases {
             let mut table = table(case);
-            table.load_style(presets::UTF8_HORIZONTAL_ONLY);
+            table.load_style(presets::UTF8_BORDERS_ONLY);
             text.push_str(&format!("\n{}\n{table}\n", case.title));
         }
         for idle in &self.idle {
