@@ -1,4 +1,5 @@
 //! The control protocol as a supervisor sees it, over a real socket.
+#![allow(clippy::panic, reason = "a test says what it saw")]
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! What the tests of the agent share: a running `novalet-ref`, and a supervisor that says what the test tells it to.
+#![allow(clippy::panic, reason = "a test says what it saw")]
 #![allow(unreachable_pub, reason = "a module of several test programs")]
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
