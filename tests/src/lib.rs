@@ -10,3 +10,7 @@ pub mod demo;
 #[cfg(feature = "host")]
 pub mod lab;
 pub mod programs;
+#[cfg(feature = "host")]
+pub mod suite;
+#[cfg(feature = "vsock-check")]
+pub mod vsock_check;

@@ -26,6 +26,7 @@ pub(super) const ALLOWED: Row = Row {
     play: allowed,
 };
 
+// covers: R1, A7c, A7d, A8, A9a
 fn allowed(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     let answer = node.guest(X).curl(&["http://service-a.t.nova/v1/orders/42"])?;
     found.see(format!("{} {}", answer.status, one_line(&answer.body)), answer.status == 200);
@@ -54,6 +55,7 @@ pub(super) const METHOD: Row = Row {
     play: method,
 };
 
+// covers: R2
 fn method(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     let before = node.guest(A).requests()?.len();
     let answer = node.guest(X).curl(&["-X", "DELETE", "http://service-a.t.nova/v1/orders/42"])?;
@@ -66,6 +68,7 @@ fn method(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Resul
 pub(super) const NO_RULE: Row =
     Row { id: 3, what: "x to b, for which there is no rule", expected: "403 at egress of x", play: no_rule };
 
+// covers: R3
 fn no_rule(node: &mut Node, found: &mut Findings, notes: &mut Notes) -> anyhow::Result<()> {
     let answer = node.guest(X).curl(&["http://b.t.nova/v1/things"])?;
     denied(found, &answer);
@@ -94,6 +97,7 @@ pub(super) const STRIPE: Row = Row {
     play: stripe,
 };
 
+// covers: R5, A8
 fn stripe(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     let answer = node.guest(A).curl(&["-d", "amount=1", "http://api.stripe.com/v1/charges"])?;
     found.see(answer.status.to_string(), answer.status == 200);
@@ -113,6 +117,7 @@ pub(super) const TUNNEL: Row = Row {
     play: tunnel,
 };
 
+// covers: R9, A4a
 fn tunnel(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     const SENT: usize = 300_000;
     let target = format!("{TCP_FIRST_HOST}:{TCP_FIRST_PORT}");
@@ -148,6 +153,7 @@ pub(super) const CANONICAL: Row = Row {
     play: canonical,
 };
 
+// covers: R13, A7a
 fn canonical(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     let before = node.guest(A).requests()?.len();
     let answer = node.guest(X).curl(&["--path-as-is", "http://service-a.t.nova/v1/orders/%2e%2e/admin"])?;

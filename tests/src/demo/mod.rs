@@ -126,6 +126,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Side::Outer(code) => return Ok(code),
         Side::Inner(run_dir) => run_dir,
     };
+    eprintln!("run folder {}", run_dir.display());
     let stage = match &args.stage {
         Some(text) => serde_json::from_str(text)?,
         None => Stage::prepare(args.guest)?,

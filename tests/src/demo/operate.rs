@@ -21,6 +21,7 @@ pub(super) const REPLAY: Row = Row {
     play: replay,
 };
 
+// covers: R10, A9b
 fn replay(node: &mut Node, found: &mut Findings, notes: &mut Notes) -> anyhow::Result<()> {
     let id = notes.denial.as_deref().context("row 3 left no decision id")?;
     let text = node.supervisor(&["replay", id])?;
@@ -58,6 +59,7 @@ pub(super) const RULE_CHANGE: Row = Row {
     play: rule_change,
 };
 
+// covers: R11, A5c
 fn rule_change(node: &mut Node, found: &mut Findings, notes: &mut Notes) -> anyhow::Result<()> {
     let id = notes.denial.clone().context("row 3 left no decision id")?;
     let pid = node.supervisor_pid();
@@ -89,7 +91,7 @@ fn rule_change(node: &mut Node, found: &mut Findings, notes: &mut Notes) -> anyh
 
 fn verdict_now(node: &Node, id: &str) -> anyhow::Result<String> {
     let json: serde_json::Value = serde_json::from_str(&node.supervisor(&["replay", id, "--json"])?)?;
-    Ok(if json["now"]["decision"]["allow"] == true { "allow".into() } else { "deny".into() })
+    Ok(json["now"]["verdict"].as_str().context("no verdict in the replay")?.to_owned())
 }
 
 pub(super) const DRAIN: Row = Row {
@@ -99,6 +101,7 @@ pub(super) const DRAIN: Row = Row {
     play: drain,
 };
 
+// covers: R12, A2a, A2b
 fn drain(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     let open = in_background(&node.guest(X), "http://service-a.t.nova/v1/orders/slow?s=6", "service-a.t.nova");
     wait_for("the slow request is open", RELOAD, || {
@@ -120,7 +123,7 @@ fn drain(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result
     let outcome = open.join().map_err(|_| anyhow::anyhow!("the open request panicked"))??;
     found.see(format!("open request: {} of 10 pieces", pieces(&outcome)), pieces(&outcome) == 10);
     found.see(format!("new connection beside it: {}", refused.0), refused.0.contains("refused") && refused.1);
-    let outcome = node.talk_from_outside(address, &[], Duration::from_secs(5))?;
+    let outcome = node.talk_from_outside(address, &[], Duration::from_secs(4))?;
     found.see(format!("afterwards: {}", outcome.end), !outcome.connected && !outcome.end.contains("refused"));
     Ok(())
 }

@@ -17,6 +17,7 @@ pub(super) const COMPROMISED_CALLER: Row = Row {
     play: compromised_caller,
 };
 
+// covers: R4
 fn compromised_caller(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     let svid = node.dev_ca.leaf(Some(&X.spiffe_id()), Some(&X.host()))?;
     let outcome = node.call_from_outside(B, Some(&svid), "/v1/stolen")?;
@@ -43,6 +44,7 @@ pub(super) const PARTNER: Row = Row {
     play: partner,
 };
 
+// covers: R6, A7b
 fn partner(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     let partner = node.partner_ca.leaf(Some("spiffe://partner/billing"), None)?;
     let outcome = node.call_from_outside(A, Some(&partner), "/v1/orders/6-partner")?;
@@ -71,6 +73,7 @@ pub(super) const CLOSED_PORT: Row = Row {
     play: closed_port,
 };
 
+// covers: R7
 fn closed_port(node: &mut Node, found: &mut Findings, _: &mut Notes) -> anyhow::Result<()> {
     // 8080 is where the app listens in the guest; 22 nobody ever heard of.
     for port in [8080, 22] {

@@ -174,7 +174,8 @@ impl Guest {
         let mut stream = UnixStream::connect(&self.socket).with_context(|| self.socket.display().to_string())?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
-        writeln!(stream, "CONNECT {}", agent::PORT)?;
+        // One write: the muxer takes what comes first for the whole line.
+        stream.write_all(format!("CONNECT {}\n", agent::PORT).as_bytes())?;
         let mut stream = BufReader::new(stream);
         let mut line = String::new();
         stream.read_line(&mut line)?;

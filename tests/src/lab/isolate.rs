@@ -3,6 +3,7 @@
 //! The outer process makes the namespaces and waits; the inner one, the first process of its process-id namespace, plays.
 //! If the outer one is killed the inner one dies with it, and the kernel then ends everything else in the namespace.
 
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
@@ -73,12 +74,17 @@ fn play_inside(run: &Path) -> anyhow::Result<ExitStatus> {
             .context("the inner process")?;
         tokio::select! {
             status = inner.wait() => return Ok(status?),
-            _ = interrupt.recv() => eprintln!("\ninterrupted, cleaning up"),
-            _ = terminate.recv() => eprintln!("\nasked to end, cleaning up"),
+            _ = interrupt.recv() => say("interrupted"),
+            _ = terminate.recv() => say("asked to end"),
         }
         inner.start_kill()?;
         Ok(inner.wait().await?)
     })
+}
+
+/// Nobody may be there to read it, which must not keep us from cleaning up.
+fn say(what: &str) {
+    let _ = writeln!(std::io::stderr(), "\n{what}, cleaning up");
 }
 
 /// First steps of the inner process: die with the outer one, and see only our own processes and our own folder.

@@ -1,7 +1,9 @@
 //! Where the binaries are: what `cargo xtask stage` prints.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -41,6 +43,9 @@ pub struct Stage {
     pub modules: Option<PathBuf>,
     /// The host side of vsock.
     pub vhost_device_vsock: Option<PathBuf>,
+    /// Binaries that stand in for those of `host_bins`, by name.
+    #[serde(default)]
+    pub instead: BTreeMap<String, PathBuf>,
 }
 
 impl Stage {
@@ -61,9 +66,20 @@ impl Stage {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
+    /// As [`Self::prepare`], once per process.
+    ///
+    /// # Errors
+    /// When something could not be built or installed.
+    pub fn shared(guest: GuestKind) -> anyhow::Result<&'static Self> {
+        static STAGES: [OnceLock<Result<Stage, String>>; 2] = [const { OnceLock::new() }; 2];
+        let stage = STAGES[usize::from(guest == GuestKind::Microvm)]
+            .get_or_init(|| Self::prepare(guest).map_err(|error| format!("{error:#}")));
+        stage.as_ref().map_err(|error| anyhow::anyhow!("{error}"))
+    }
+
     /// A binary that runs on the host.
     #[must_use]
     pub fn host(&self, name: &str) -> PathBuf {
-        self.host_bins.join(name)
+        self.instead.get(name).cloned().unwrap_or_else(|| self.host_bins.join(name))
     }
 }
