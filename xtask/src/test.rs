@@ -18,12 +18,15 @@ pub(crate) struct Args {
     filter: Option<String>,
 }
 
+/// How a line of a test starts that says why the test could not run here.
+const SKIPPED: &str = "SKIPPED:";
+
 /// What the suites counted.
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
 struct Count {
-    passed: u32,
-    failed: u32,
-    skipped: u32,
+    passed: i32,
+    failed: i32,
+    skipped: i32,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -45,11 +48,21 @@ fn cargo_test(args: &Args) -> anyhow::Result<Count> {
     if let Some(filter) = &args.filter {
         cargo.arg(filter);
     }
+    // The output of tests that passed is where a test says that it was skipped.
+    cargo.args(["--", "--show-output"]);
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("cargo test")?;
     let mut count = Count::default();
+    let mut quiet = false;
     for line in BufReader::new(child.stdout.take().context("cargo's output")?).lines() {
         let line = line?;
-        println!("{line}");
+        quiet = match line.as_str() {
+            "successes:" => true,
+            "failures:" => false,
+            other => quiet && !other.starts_with("test result: "),
+        };
+        if !quiet || line.starts_with(SKIPPED) {
+            println!("{line}");
+        }
         add(&mut count, &line);
     }
     if !child.wait()?.success() && count.failed == 0 {
@@ -59,8 +72,14 @@ fn cargo_test(args: &Args) -> anyhow::Result<Count> {
     Ok(count)
 }
 
-/// Adds a line like `test result: ok. 5 passed; 0 failed; 1 ignored; ...`.
+/// Adds a line like `test result: ok. 5 passed; 0 failed; 1 ignored; ...`, or one that says that a test, which libtest then
+/// counts as passed, could not run here.
 fn add(count: &mut Count, line: &str) {
+    if line.starts_with(SKIPPED) {
+        count.skipped += 1;
+        // Below zero until the line with its suite's result comes.
+        count.passed -= 1;
+    }
     let Some((_, numbers)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else { return };
     for part in numbers.split("; ") {
         match part.split_once(' ') {
@@ -81,12 +100,14 @@ mod tests {
     fn results_of_all_suites_are_added_and_other_lines_are_not() {
         let mut count = Count::default();
         for line in [
+            "SKIPPED: no kernel",
             "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s",
             "test a ... ok",
+            "SKIPPED: no qemu",
             "test result: FAILED. 2 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s",
         ] {
             add(&mut count, line);
         }
-        assert_eq!(count, Count { passed: 7, failed: 3, skipped: 1 });
+        assert_eq!(count, Count { passed: 5, failed: 3, skipped: 3 });
     }
 }
