@@ -61,11 +61,13 @@ fn demo(guest: GuestKind) -> anyhow::Result<Command> {
 
 // covers: A14
 fn leaves_nothing(suite: &mut Suite) {
-    for (signal, word) in
-        [(Signal::SIGINT, "interrupted"), (Signal::SIGTERM, "terminated"), (Signal::SIGKILL, "killed")]
-    {
-        suite.case(&format!("a demo that is {word} leaves nothing behind"), 1, || ends_clean(signal));
+    let ends = [(Signal::SIGINT, "interrupted"), (Signal::SIGTERM, "terminated"), (Signal::SIGKILL, "killed")];
+    for (signal, word) in ends {
+        let name = format!("a demo that is {word} leaves nothing behind");
+        suite.case(&name, 1, || ends_clean(GuestKind::Process, signal));
     }
+    let name = "a demo with microVMs that is killed leaves nothing behind";
+    suite.case(name, 3, || ends_clean(GuestKind::Microvm, Signal::SIGKILL));
 }
 
 /// Interrupts a demo while its guests run, and looks for what it made: processes, mounts, folders.
