@@ -96,7 +96,9 @@ impl Decider {
     /// Whether the policy of now still grants what `permit` was given for.
     #[must_use]
     pub fn still_allows(&self, permit: &Permit) -> bool {
-        self.policy.load().is_some_and(|policy| self.evaluate(&policy, &permit.input).allow)
+        let Some(policy) = self.policy.load() else { return false };
+        // A decision is a function of bundle and input: on the same bundle it is the same.
+        Arc::ptr_eq(&policy, &permit.policy) || self.evaluate(&policy, &permit.input).allow
     }
 
     fn evaluate(&self, policy: &Policy, input: &Input) -> Decision {
@@ -108,6 +110,7 @@ impl Decider {
 pub async fn until_cut(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Reason {
     loop {
         match cut.next().await {
+            // Also the first event of every watch: the policy may have changed while the destination was dialled.
             Event::PolicyChanged if decider.still_allows(permit) => {}
             Event::PolicyChanged => return Reason::PolicyRevoked,
             Event::Closed => return Reason::Draining,

@@ -158,9 +158,8 @@ impl Reason {
             | Self::Draining
             | Self::LimitConnections
             | Self::Aborted => Public::Unavailable,
-            Self::Malformed | Self::BadPath | Self::BadDestination | Self::SniMismatch | Self::Unsupported => {
-                Public::Malformed
-            }
+            Self::Malformed | Self::BadPath | Self::BadDestination | Self::SniMismatch => Public::Malformed,
+            Self::Unsupported => Public::NotCarried,
             Self::UpstreamTimeout | Self::IdleTimeout => Public::UpstreamTimeout,
             Self::GuestRefused | Self::GuestUnreachable => Public::Unavailable,
             Self::BadHello
@@ -192,6 +191,8 @@ pub enum Public {
     UseHttp,
     /// 400: the message is malformed or ambiguous.
     Malformed,
+    /// 400: a form or method that is not carried.
+    NotCarried,
     /// 503: cannot decide, cannot record or cannot serve now.
     Unavailable,
     /// 502: the upstream failed.
@@ -207,7 +208,7 @@ impl Public {
         match self {
             Self::Ok => 200,
             Self::Denied | Self::UseHttp => 403,
-            Self::Malformed => 400,
+            Self::Malformed | Self::NotCarried => 400,
             Self::Unavailable => 503,
             Self::UpstreamFailed => 502,
             Self::UpstreamTimeout => 504,
@@ -226,6 +227,9 @@ impl Public {
                 "the supervisor adds mutual TLS itself; call this workload with http:// instead of https://"
             }
             Self::Malformed => "the request is malformed or ambiguous and was not forwarded",
+            Self::NotCarried => {
+                "this form or method is not carried; a proxy takes `GET http://host/path` and `CONNECT host:port`, and no TRACE"
+            }
             Self::Unavailable => "the call cannot be decided or served at the moment; try again",
             Self::UpstreamFailed => "the destination could not be reached or did not prove its identity",
             Self::UpstreamTimeout => "the destination did not answer in time",

@@ -26,6 +26,12 @@ impl Meter {
     pub fn is_done(&self) -> bool {
         self.done.get()
     }
+
+    /// Payload that has passed so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
 }
 
 /// A request body on its way to the upstream.
@@ -83,6 +89,11 @@ impl InFlight {
     /// An exchange starts.
     pub fn start(&self) {
         self.active.set(true);
+    }
+
+    /// The exchange ended without an answer of the other side.
+    pub fn end(&self) {
+        self.active.set(false);
     }
 
     /// Whether an answer is still on its way.
@@ -151,7 +162,8 @@ impl Forwarded {
 
 impl Drop for Forwarded {
     fn drop(&mut self) {
-        let cut = self.in_flight.cut.get().unwrap_or(Reason::Aborted);
+        // A connection that ended in good order did so without the rest of this answer.
+        let cut = self.in_flight.cut.get().filter(|cut| *cut != Reason::Done).unwrap_or(Reason::Aborted);
         self.finish(if self.inner.is_end_stream() { Reason::Done } else { cut });
     }
 }

@@ -1,9 +1,23 @@
 //! When a connection must end before its peers say so: its endpoint closes, or the policy changed.
 
+use std::time::Duration;
+
 use tokio::sync::watch;
 
 use crate::state::endpoint::{Endpoint, Stage};
 use crate::state::policy::PolicyCell;
+
+/// How long a connection may take to end by itself once its endpoint is closed or suspended.
+const OVERDUE: Duration = Duration::from_millis(500);
+
+/// Resolves when a connection of the endpoint should have ended by itself and must be dropped.
+pub async fn until_overdue(endpoint: &Endpoint) {
+    let mut stage = endpoint.watch_stage();
+    // Waiting before anything was served is a connection too early; it is refused by whoever looks at the stage.
+    let _ = stage.wait_for(|stage| *stage > Stage::Waiting).await;
+    let _ = stage.wait_for(|stage| matches!(stage, Stage::Closed | Stage::Waiting)).await;
+    tokio::time::sleep(OVERDUE).await;
+}
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,24 +34,25 @@ pub enum Event {
 pub struct Cut {
     stage: watch::Receiver<Stage>,
     policy: watch::Receiver<u64>,
-    last: Stage,
+    last: Option<Stage>,
 }
 
 impl Cut {
-    /// Changes from now on count.
+    /// What is not as it should be already counts as changed: a dial or a handshake may lie between the decision and this
+    /// watch, so the first policy event comes at once and the caller compares.
     #[must_use]
     pub fn watch(endpoint: &Endpoint, policy: &PolicyCell) -> Self {
-        let stage = endpoint.watch_stage();
-        let last = *stage.borrow();
-        Self { stage, policy: policy.watch(), last }
+        let mut policy = policy.watch();
+        policy.mark_changed();
+        Self { stage: endpoint.watch_stage(), policy, last: None }
     }
 
     /// The next event. Cancel-safe.
     pub async fn next(&mut self) -> Event {
         loop {
             let now = *self.stage.borrow_and_update();
-            if now != self.last {
-                self.last = now;
+            if self.last != Some(now) {
+                self.last = Some(now);
                 match now {
                     Stage::Draining => return Event::Draining,
                     // A suspended endpoint's guest is gone: nothing that is open leads anywhere.

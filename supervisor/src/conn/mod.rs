@@ -21,7 +21,7 @@ use crate::identity::PeerIdentity;
 use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, EndpointSpec, Slot};
 
-pub use cut::{Cut, Event};
+pub use cut::{Cut, Event, until_overdue};
 pub use registry::{Guard, Live, Registry};
 pub use target::canonical_path;
 

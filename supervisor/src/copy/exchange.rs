@@ -36,30 +36,38 @@ pub async fn forward(
 ) -> Result<Response<ReplyBody>, (Record, Reason)> {
     let Forward { request, meter, pool, in_flight } = forward;
     in_flight.start();
-    match exchange(request, &pool, &mut record, open).await {
+    // Holds if the caller goes away while it waits: this future is dropped then.
+    record.close(Reason::Aborted);
+    match exchange(request, &meter, &pool, &mut record, open).await {
         Ok((response, upstream)) => {
             let lease = PoolLease::new(upstream, pool);
             Ok(answer(response, |body| Forwarded::new(body, meter, record, lease, in_flight)))
         }
-        Err(reason) => Err((record, reason)),
+        Err(reason) => {
+            in_flight.end();
+            record.bytes(meter.bytes(), 0);
+            record.close(reason);
+            Err((record, reason))
+        }
     }
 }
 
 async fn exchange(
     mut request: Request<RequestBody>,
+    meter: &Meter,
     pool: &Pool,
     record: &mut Record,
     open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
 ) -> Result<(Response<Incoming>, HttpUpstream), Reason> {
     if let Some(mut upstream) = pool.take() {
-        match send(&mut upstream, request).await {
+        match send(&mut upstream, request, meter).await {
             Ok(response) => return Ok((checked(response, record)?, upstream)),
             Err(SendFailure::Failed(reason)) => return Err(reason),
             Err(SendFailure::Unsent(unsent)) => request = *unsent,
         }
     }
     let mut upstream = HttpUpstream::start(open(record).await?).await?;
-    match send(&mut upstream, request).await {
+    match send(&mut upstream, request, meter).await {
         Ok(response) => Ok((checked(response, record)?, upstream)),
         Err(SendFailure::Failed(reason)) => Err(reason),
         Err(SendFailure::Unsent(_)) => Err(Reason::UpstreamClosed),

@@ -9,7 +9,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use super::pool::Pool;
-use crate::conn::body::{Lease, RequestBody};
+use crate::conn::body::{Lease, Meter, RequestBody};
 use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Limits};
 use crate::net::stream::Stream;
@@ -17,6 +17,8 @@ use crate::reason::Reason;
 
 /// From the last byte of a request to the head of its answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(300);
+/// A pooled connection whose last exchange has not left it after this long is stuck behind its peer.
+const READY_DEADLINE: Duration = Duration::from_millis(100);
 
 /// A connection that can carry one exchange at a time.
 pub struct HttpUpstream {
@@ -53,26 +55,43 @@ pub enum SendFailure {
     Failed(Reason),
 }
 
-/// Sends a request and waits for the head of the answer.
+/// Sends a request and waits for the head of the answer. `meter` counts the request's body: while it moves, the answer is
+/// not late.
 ///
 /// # Errors
 /// [`SendFailure`]
 pub async fn send(
     upstream: &mut HttpUpstream,
     request: Request<RequestBody>,
+    meter: &Meter,
 ) -> Result<Response<Incoming>, SendFailure> {
-    if !upstream.sender.is_ready() && upstream.sender.ready().await.is_err() {
-        return Err(SendFailure::Unsent(Box::new(request)));
+    if !upstream.sender.is_ready() {
+        let ready = tokio::time::timeout(READY_DEADLINE, upstream.sender.ready()).await;
+        if !matches!(ready, Ok(Ok(()))) {
+            return Err(SendFailure::Unsent(Box::new(request)));
+        }
     }
     let sending = upstream.sender.try_send_request(request);
-    match tokio::time::timeout(ANSWER_DEADLINE, sending).await {
-        Err(_) => Err(SendFailure::Failed(Reason::UpstreamTimeout)),
-        Ok(Ok(response)) => Ok(response),
-        Ok(Err(mut error)) => Err(match error.take_message() {
+    match answer_in_time(sending, meter).await {
+        None => Err(SendFailure::Failed(Reason::UpstreamTimeout)),
+        Some(Ok(response)) => Ok(response),
+        Some(Err(mut error)) => Err(match error.take_message() {
             Some(request) => SendFailure::Unsent(Box::new(request)),
             None if upstream.gate.refusal().is_some() => SendFailure::Failed(Reason::UpstreamMalformed),
             None => SendFailure::Failed(Reason::UpstreamClosed),
         }),
+    }
+}
+
+async fn answer_in_time<T>(answer: impl Future<Output = T>, meter: &Meter) -> Option<T> {
+    let mut answer = std::pin::pin!(answer);
+    loop {
+        let before = meter.bytes();
+        match tokio::time::timeout(ANSWER_DEADLINE, answer.as_mut()).await {
+            Ok(answer) => return Some(answer),
+            Err(_) if meter.bytes() > before => {}
+            Err(_) => return None,
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl Dialer {
     }
 
     fn may_dial(&self, address: IpAddr, target: &EgressTarget) -> bool {
-        let own = self.endpoints.load().by_ip(address).map(|endpoint| endpoint.spec().spiffe_id.clone());
+        let own = self.endpoints.load().by_ip(address.to_canonical()).map(|endpoint| endpoint.spec().spiffe_id.clone());
         match (target, own) {
             // Own listeners are reached only by naming their workload, at that workload's address.
             (EgressTarget::Workload { spiffe_id, .. }, Some(owner)) => owner == *spiffe_id,

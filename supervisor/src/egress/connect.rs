@@ -11,7 +11,7 @@ use nova_policy::host::Authority;
 
 use super::{Guest, tunnel};
 use crate::conn::body::ReplyBody;
-use crate::conn::reply::refusal;
+use crate::conn::reply::{end_gently, refusal};
 use crate::gate::io::GatedIo;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
@@ -30,9 +30,14 @@ pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>) -> Res
     };
     let opened = match opened {
         Ok(opened) => opened,
-        Err(reason) => return close(refusal(&mut record, reason, Some(&format!("CONNECT {target}")))),
+        Err(reason) => {
+            end_gently::<Prefixed>(hyper::upgrade::on(request));
+            return close(refusal(&mut record, reason, Some(&format!("CONNECT {target}"))));
+        }
     };
     record.status(200);
+    // Holds if the app goes away before the tunnel starts.
+    record.close(Reason::Aborted);
     let guest = Rc::clone(guest);
     let upgrade = hyper::upgrade::on(request);
     tokio::task::spawn_local(async move {

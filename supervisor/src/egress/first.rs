@@ -36,6 +36,8 @@ pub(super) struct Opening {
     pub(super) to_caller: u64,
     /// Why the tunnel must not go on.
     pub(super) refused: Option<Reason>,
+    /// A side was reset: the copy would not see that again.
+    pub(super) broken: bool,
 }
 
 /// Says what `bytes` are.
@@ -67,7 +69,7 @@ pub(super) fn kind(bytes: &[u8]) -> Verdict {
 pub(super) async fn exchange(caller: Prefixed, mut callee: Stream, host: &str, to_workload: bool) -> Opening {
     let (first, mut caller) = caller.into_parts();
     let mut first = first.to_vec();
-    let mut to_caller = 0;
+    let (mut to_caller, mut broken, mut callee_ended) = (0, false, false);
     let (mut from_caller, mut from_callee) = (vec![0; 4096], vec![0; 16 * 1024]);
     let mut refused = None;
     loop {
@@ -82,22 +84,31 @@ pub(super) async fn exchange(caller: Prefixed, mut callee: Stream, host: &str, t
         }
         tokio::select! {
             read = caller.read(&mut from_caller) => match read {
-                // The copy sees the same end or error again and passes it on.
-                Ok(0) | Err(_) => break,
+                // The copy sees the same end again and passes it on.
+                Ok(0) => break,
                 Ok(read) => first.extend_from_slice(&from_caller[..read]),
-            },
-            read = callee.read(&mut from_callee) => match read {
-                Ok(0) | Err(_) => break,
-                Ok(read) => {
-                    if send(&mut caller, &from_callee[..read]).await.is_err() {
-                        break;
-                    }
-                    to_caller += read as u64;
+                Err(_) => {
+                    broken = true;
+                    break;
                 }
+            },
+            read = callee.read(&mut from_callee), if !callee_ended => {
+                // A callee that only ends its side does not free the caller's first bytes of their check.
+                let passed = match read {
+                    Ok(0) => caller.shutdown().await.map(|()| 0),
+                    Ok(read) => send(&mut caller, &from_callee[..read]).await.map(|()| read),
+                    Err(error) => Err(error),
+                };
+                let Ok(passed) = passed else {
+                    broken = true;
+                    break;
+                };
+                callee_ended = passed == 0;
+                to_caller += passed as u64;
             },
         }
     }
-    Opening { caller, callee, first, to_caller, refused }
+    Opening { caller, callee, first, to_caller, refused, broken }
 }
 
 async fn send(to: &mut Stream, bytes: &[u8]) -> io::Result<()> {

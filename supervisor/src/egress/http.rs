@@ -1,6 +1,6 @@
 //! HTTP/1.1 from an app: absolute-form requests to the proxy, CONNECT, and plaintext requests inside a tunnel.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nova_policy::data::{EgressTarget, UpstreamTls};
 use nova_policy::host::{Authority, Host};
@@ -18,15 +19,16 @@ use nova_policy::path::CanonicalPath;
 use super::{Guest, connect};
 use crate::audit::Record;
 use crate::conn::body::{InFlight, ReplyBody, RequestBody};
-use crate::conn::reply::refusal;
+use crate::conn::reply::{end_gently, refusal};
 use crate::conn::{Cut, Event, canonical_path};
 use crate::copy::{self, Forward};
 use crate::decide::Permit;
-use crate::gate::Limits;
 use crate::gate::io::GatedIo;
+use crate::gate::{GateHandle, Limits};
 use crate::headers::strip_request_headers;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
+use crate::state::endpoint::Stage;
 
 /// A connection without a request for this long is closed.
 const IDLE: Duration = Duration::from_secs(75);
@@ -47,8 +49,11 @@ pub(super) enum Mode {
 struct Connection {
     guest: Rc<Guest>,
     mode: Mode,
+    gate: GateHandle,
     current: RefCell<Option<Permit>>,
     in_flight: Rc<InFlight>,
+    /// The gate refused the body of a request, and that request's record says so.
+    refusal_recorded: Cell<bool>,
 }
 
 /// A request that may go.
@@ -62,11 +67,21 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
     let mut cut = Cut::watch(&guest.endpoint, &guest.egress.policy);
     let io = GatedIo::server(stream, Limits::default());
     let gate = io.handle();
-    let connection = Connection { guest, mode, current: RefCell::new(None), in_flight: Rc::default() };
+    // Nobody's next request on this connection is awaited any more, but its first one is: the app may need it to finish.
+    let is_draining = guest.endpoint.stage() >= Stage::Draining;
+    let connection = Connection {
+        guest,
+        mode,
+        gate,
+        current: RefCell::new(None),
+        in_flight: Rc::default(),
+        refusal_recorded: Cell::new(false),
+    };
     let service = service_fn(|request| connection.handle(request));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(IDLE)
+        .keep_alive(!is_draining)
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
@@ -76,15 +91,15 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
             event = cut.next() => match event {
                 Event::Closed => break Reason::Draining,
                 Event::PolicyChanged if !connection.still_allowed() => break Reason::PolicyRevoked,
-                Event::PolicyChanged => {}
                 // An idle connection ends now; one with an answer on its way ends after it. New ones may still be opened.
-                Event::Draining => serving.as_mut().graceful_shutdown(),
+                Event::Draining if !is_draining => serving.as_mut().graceful_shutdown(),
+                Event::PolicyChanged | Event::Draining => {}
             },
-            _ = serving.as_mut() => break Reason::Done,
+            served = serving.as_mut() => break if served.is_ok() { Reason::Done } else { Reason::Reset },
         }
     };
     connection.in_flight.cut(cut_by);
-    if let Some(refused) = gate.refusal() {
+    if let Some(refused) = connection.gate.refusal().filter(|_| !connection.refusal_recorded.get()) {
         let mut record = connection.guest.record();
         record.deny(Reason::Malformed);
         record.detail(refused.as_str());
@@ -115,10 +130,23 @@ impl Connection {
         match copy::forward(ready.forward, record, open).await {
             Ok(response) => Ok(response),
             Err((mut record, reason)) => {
-                record.fail(reason);
+                let reason = self.blame(&mut record, reason);
                 Ok(refusal(&mut record, reason, Some(&call)))
             }
         }
+    }
+
+    /// Whose fault a failed exchange is: a request whose body the gate refused did not fail at the other side.
+    fn blame(&self, record: &mut Record, reason: Reason) -> Reason {
+        let Some(refused) = self.gate.refusal() else {
+            record.fail(reason);
+            return reason;
+        };
+        self.refusal_recorded.set(true);
+        record.deny(Reason::Malformed);
+        record.detail(refused.as_str());
+        record.close(Reason::Malformed);
+        Reason::Malformed
     }
 
     async fn dial(&self, permit: &Permit, record: &mut Record) -> Result<Stream, Reason> {
@@ -140,6 +168,9 @@ impl Connection {
     fn prepare(&self, request: Request<Incoming>, record: &mut Record) -> Result<Ready, Reason> {
         let (mut head, body) = request.into_parts();
         record.request(head.method.as_str(), "");
+        if let Some(upgrade) = head.extensions.remove::<OnUpgrade>() {
+            end_gently::<Prefixed>(upgrade);
+        }
         let authority = self.authority(&head.uri, &head.headers)?;
         record.dest(authority.host().as_str(), self.port(&authority).unwrap_or(80));
         if head.method == Method::TRACE || head.method == Method::CONNECT {

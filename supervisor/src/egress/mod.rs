@@ -27,7 +27,7 @@ use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
 use crate::audit::{AuditSink, Kind, Record, Verdict};
-use crate::conn::{Accepted, Caller, Guard, Live, Registry};
+use crate::conn::{Accepted, Caller, Guard, Live, Registry, until_overdue};
 use crate::decide::Decider;
 use crate::dial::Dialer;
 use crate::guestlink::{self, HelloFailure};
@@ -80,8 +80,18 @@ impl Egress {
         Self { decider, dialer, audit, policy, registry, presence_lost }
     }
 
-    /// Serves one guest connection, from accept to close.
+    /// Serves one guest connection, from accept to close. What has no cut of its own (a hello, a dial) ends with the
+    /// endpoint as well.
     pub async fn serve(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream) {
+        let gone = endpoint.clone();
+        tokio::select! {
+            biased;
+            () = self.carry(endpoint, stream) => {}
+            () = until_overdue(&gone) => {}
+        }
+    }
+
+    async fn carry(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream) {
         let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "egress") else { return };
         if !(Stage::EgressOnly..Stage::Closed).contains(&endpoint.stage()) {
             return accepted.record.deny(Reason::EndpointNotReady);
@@ -152,7 +162,15 @@ impl Guest {
 /// HTTP and SOCKS5 share the proxy port; the first byte tells them apart: no HTTP method starts with 5.
 async fn proxy(guest: Rc<Guest>, mut stream: Stream) {
     let mut first = vec![0; 4096];
-    let Ok(Ok(read @ 1..)) = tokio::time::timeout(FIRST_BYTE, stream.read(&mut first)).await else { return };
+    let mut stage = guest.endpoint.watch_stage();
+    let is_draining = *stage.borrow() >= Stage::Draining;
+    let read = tokio::select! {
+        biased;
+        read = tokio::time::timeout(FIRST_BYTE, stream.read(&mut first)) => read,
+        // Nothing was said yet, and waiting for it would hold up the drain.
+        _ = stage.wait_for(|stage| *stage >= Stage::Draining), if !is_draining => return,
+    };
+    let Ok(Ok(read @ 1..)) = read else { return };
     first.truncate(read);
     let stream = Prefixed::new(Bytes::from(first), stream);
     if stream.first().first() == Some(&socks::VERSION) {

@@ -15,6 +15,9 @@ pub(super) const VERSION: u8 = 5;
 /// The whole negotiation must be over by then.
 const DEADLINE: Duration = Duration::from_secs(10);
 
+/// How long the end of a refused connection may take.
+const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
+
 const NO_AUTHENTICATION: u8 = 0;
 const NO_ACCEPTABLE_METHOD: u8 = 0xff;
 const CONNECT: u8 = 1;
@@ -38,7 +41,7 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
             let unsupported = code == Some(COMMAND_NOT_SUPPORTED);
             record.deny(if unsupported { Reason::Unsupported } else { Reason::Malformed });
             if let Some(code) = code {
-                answer(&mut stream, code).await;
+                refuse(&mut stream, code).await;
             }
             return;
         }
@@ -50,7 +53,7 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
                 tunnel::carry(guest, opened, stream, record).await;
             }
         }
-        Err(reason) => drop(answer(&mut stream, code_of(reason)).await),
+        Err(reason) => refuse(&mut stream, code_of(reason)).await,
     }
 }
 
@@ -64,6 +67,7 @@ async fn negotiate(stream: &mut Prefixed) -> Result<(String, u16), Option<u8>> {
     stream.write_all(&[VERSION, method]).await.map_err(|_| None)?;
     stream.flush().await.map_err(|_| None)?;
     if !acceptable {
+        let _ = tokio::time::timeout(CLOSE_DEADLINE, stream.shutdown()).await;
         return Err(None);
     }
     let [version, command, reserved, kind] = read(stream).await?;
@@ -94,6 +98,14 @@ async fn read<const N: usize>(stream: &mut Prefixed) -> Result<[u8; N], Option<u
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes).await.map_err(|_| None)?;
     Ok(bytes)
+}
+
+/// Writes a reply and ends this side in good order, so that no reset overtakes it.
+async fn refuse(stream: &mut Prefixed, code: u8) {
+    if answer(stream, code).await {
+        // The app is told; whether it also sees the end is its own affair.
+        let _ = tokio::time::timeout(CLOSE_DEADLINE, stream.shutdown()).await;
+    }
 }
 
 /// Writes a reply with an empty bound address; false when the app is gone.

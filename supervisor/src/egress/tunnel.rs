@@ -98,6 +98,11 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
         tokio::join!(opening.caller.abort(), opening.callee.abort());
         return;
     }
+    if opening.broken {
+        record.close(Reason::Reset);
+        tokio::join!(opening.caller.abort(), opening.callee.abort());
+        return;
+    }
     let ended = until_cut(&mut cut, &guest.egress.decider, &permit);
     let outcome = copy::both_ways(opening.caller, opening.callee, opening.first, ended).await;
     record.bytes(outcome.from_caller, outcome.to_caller);

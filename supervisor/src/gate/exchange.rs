@@ -25,6 +25,8 @@ pub struct Exchange {
     answering: Option<Asked>,
     limits: Limits,
     saw_to_close: bool,
+    /// An answer ended before its request: what is left of the request would be read as the next one.
+    overtaken: bool,
 }
 
 impl Exchange {
@@ -38,6 +40,7 @@ impl Exchange {
             answering: None,
             limits,
             saw_to_close: false,
+            overtaken: false,
         }
     }
 
@@ -103,6 +106,7 @@ impl Exchange {
     }
 
     fn answered(&mut self) {
+        self.overtaken |= self.unanswered.is_empty() && !self.requests.between_messages();
         match self.answering.take() {
             Some(Asked::Upgrade) => self.requests.resume(),
             Some(Asked::Connect) => self.requests.close(),
@@ -141,6 +145,7 @@ impl Exchange {
     pub fn is_reusable(&self) -> bool {
         !self.is_raw()
             && !self.saw_to_close
+            && !self.overtaken
             && self.requests.refusal().is_none()
             && self.answers.refusal().is_none()
             && !self.requests.is_closed()

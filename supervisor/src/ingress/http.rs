@@ -1,6 +1,6 @@
 //! HTTP/1.1 on a port: every request is gated, decided and re-made before the app sees it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -10,19 +10,20 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nova_policy::host::Authority;
 
 use super::Ingress;
 use crate::audit::{Kind, Record};
 use crate::conn::body::{InFlight, ReplyBody, RequestBody};
-use crate::conn::reply::refusal;
+use crate::conn::reply::{end_gently, refusal};
 use crate::conn::{Cut, Event, Identified, canonical_path};
 use crate::copy::{self, Forward};
 use crate::decide::Permit;
 use crate::dial::Pool;
-use crate::gate::Limits;
 use crate::gate::io::GatedIo;
+use crate::gate::{GateHandle, Limits};
 use crate::headers::{self, strip_request_headers};
 use crate::net::stream::Stream;
 use crate::reason::Reason;
@@ -35,8 +36,11 @@ struct Connection<'a> {
     ingress: &'a Ingress,
     conn: RefCell<Identified>,
     connect: Permit,
+    gate: GateHandle,
     current: RefCell<Option<Permit>>,
     in_flight: Rc<InFlight>,
+    /// The gate refused the body of a request, and that request's record says so.
+    refusal_recorded: Cell<bool>,
     pool: Rc<Pool>,
     identity: Option<HeaderValue>,
     source: HeaderValue,
@@ -54,8 +58,10 @@ pub(super) async fn serve(ingress: &Ingress, conn: Identified, connect: Permit, 
         ingress,
         conn: RefCell::new(conn),
         connect,
+        gate,
         current: RefCell::new(None),
         in_flight: Rc::default(),
+        refusal_recorded: Cell::new(false),
     };
     let close = {
         let in_flight = Rc::clone(&connection.in_flight);
@@ -63,7 +69,8 @@ pub(super) async fn serve(ingress: &Ingress, conn: Identified, connect: Permit, 
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(IDLE)
-            .serve_connection(TokioIo::new(io), service);
+            .serve_connection(TokioIo::new(io), service)
+            .with_upgrades();
         let mut serving = std::pin::pin!(serving);
         let close = loop {
             tokio::select! {
@@ -81,9 +88,10 @@ pub(super) async fn serve(ingress: &Ingress, conn: Identified, connect: Permit, 
         in_flight.cut(close);
         close
     };
+    let refused = connection.gate.refusal().filter(|_| !connection.refusal_recorded.get());
     let mut conn = connection.conn.into_inner();
     conn.record.close(close);
-    if let Some(refused) = gate.refusal() {
+    if let Some(refused) = refused {
         conn.record.deny(Reason::Malformed);
         conn.record.detail(refused.as_str());
     }
@@ -123,7 +131,7 @@ impl Connection<'_> {
                 match copy::forward(forward, record, open).await {
                     Ok(response) => Ok(response),
                     Err((mut record, reason)) => {
-                        record.fail(reason);
+                        let reason = self.blame(&mut record, reason);
                         Ok(refusal(&mut record, reason, None))
                     }
                 }
@@ -131,10 +139,26 @@ impl Connection<'_> {
         }
     }
 
+    /// Whose fault a failed exchange is: a request whose body the gate refused did not fail at the app.
+    fn blame(&self, record: &mut Record, reason: Reason) -> Reason {
+        let Some(refused) = self.gate.refusal() else {
+            record.fail(reason);
+            return reason;
+        };
+        self.refusal_recorded.set(true);
+        record.deny(Reason::Malformed);
+        record.detail(refused.as_str());
+        record.close(Reason::Malformed);
+        Reason::Malformed
+    }
+
     /// Checks, decides and re-makes a request. What is decided is what is sent.
     fn prepare(&self, request: Request<Incoming>, record: &mut Record) -> Result<(Permit, Forward), Reason> {
         let (mut head, body) = request.into_parts();
         record.request(head.method.as_str(), "");
+        if let Some(upgrade) = head.extensions.remove::<OnUpgrade>() {
+            end_gently::<Stream>(upgrade);
+        }
         let authority = authority(&head.uri, &head.headers)?;
         record.dest(authority.host().as_str(), authority.port_or(443));
         let path = canonical_path(&head.method, &head.uri)?;

@@ -19,7 +19,7 @@ use nova_policy::input::{Input, Peer};
 use tokio::net::TcpStream;
 
 use crate::audit::AuditSink;
-use crate::conn::{Accepted, Caller, Identified, Live, Registry};
+use crate::conn::{Accepted, Caller, Identified, Live, Registry, until_overdue};
 use crate::decide::Decider;
 use crate::dial::Dialer;
 use crate::net::outbound;
@@ -53,8 +53,18 @@ impl Ingress {
         Self { decider, dialer, audit, policy, registry, tls: tls::Terminator::new(verifier) }
     }
 
-    /// Serves one connection, from accept to close.
+    /// Serves one connection, from accept to close. What has no cut of its own (a handshake, a dial) ends with the endpoint
+    /// as well.
     pub async fn serve(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, tcp: TcpStream, from: SocketAddr) {
+        let gone = endpoint.clone();
+        tokio::select! {
+            biased;
+            () = self.carry(endpoint, port, tcp, from) => {}
+            () = until_overdue(&gone) => {}
+        }
+    }
+
+    async fn carry(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, tcp: TcpStream, from: SocketAddr) {
         let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "ingress") else {
             return Stream::Tcp(tcp).abort().await;
         };

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Deep enough for a burst between two turns of a busy thread.
-const BACKLOG: i32 = 1024;
+pub const BACKLOG: i32 = 1024;
 
 /// A socket that holds its port but accepts nothing yet.
 ///

@@ -13,6 +13,9 @@ const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Dead peers of idle connections are found after about 2 minutes.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
+/// A peer that takes none of the bytes that wait for it for this long is gone.
+const STALL: Duration = Duration::from_secs(300);
+
 /// Connects to `to` from `from`.
 ///
 /// `IP_BIND_ADDRESS_NO_PORT` leaves the choice of the port to `connect`: without it ports run out per source address
@@ -43,6 +46,7 @@ pub async fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
 /// Those of the socket calls.
 pub fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    socket2::SockRef::from(stream).set_tcp_user_timeout(Some(STALL))?;
     let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 4).with_retries(4);
     socket2::SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
