@@ -274,6 +274,13 @@ fn an_app_that_speaks_tls_to_a_workload_is_closed() {
     assert!(data::read_head(&mut link).expect("an answer").starts_with("HTTP/1.1 200"));
     link.send([0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3]);
     link.wait_closed();
+    node.audited_once(|line| is(line, &[("kind", "request"), ("reason", "app_tls_to_workload")]));
+    // The same towards a host outside, whose rules look at requests.
+    let mut link = node.proxy(X);
+    link.send("CONNECT plain.test:8080 HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(data::read_head(&mut link).expect("an answer").starts_with("HTTP/1.1 200"));
+    link.send([0x16, 3, 1, 0, 200, 1, 0, 0, 196, 3, 3]);
+    link.wait_closed();
     node.audited_once(|line| is(line, &[("direction", "egress"), ("reason", "needs_opaque_grant")]));
 }
 
@@ -478,4 +485,82 @@ fn a_request_body_that_the_gate_refuses_has_one_record_and_is_no_fault_of_the_up
     let line = node.audited_once(requests);
     assert!(is(&line, &[("verdict", "deny"), ("reason", "malformed")]), "{line}");
     assert!(upstream.seen().is_empty());
+}
+
+// covers: A7c
+#[test]
+fn a_socks_request_for_an_ipv6_address_is_decided_and_not_malformed() {
+    let node = Node::start();
+    let mut link = node.proxy(X);
+    link.send([5, 1, 0]);
+    link.read_exact(&mut [0; 2]).expect("a choice");
+    let mut request = vec![5, 1, 0, 4];
+    request.extend("2606:4700::1111".parse::<std::net::Ipv6Addr>().expect("an address").octets());
+    request.extend(443_u16.to_be_bytes());
+    link.send(request);
+    let mut reply = [0; 10];
+    link.read_exact(&mut reply).expect("a reply");
+    assert_eq!(reply[1], 2, "not allowed by the rules");
+    let line = node.audited_once(requests);
+    assert!(is(&line, &[("reason", "no_grant"), ("dest_host", "2606:4700::1111")]), "{line}");
+    // Only CONNECT is carried.
+    for command in [2, 3] {
+        let mut link = node.proxy(X);
+        link.send([5, 1, 0]);
+        link.read_exact(&mut [0; 2]).expect("a choice");
+        link.send([5, command, 0, 1, 1, 1, 1, 1, 1, 187]);
+        link.read_exact(&mut reply).expect("a reply");
+        assert_eq!(reply[1], 7);
+    }
+    node.audited(2, |line| is(line, &[("reason", "unsupported")]));
+}
+
+// covers: A7c
+#[test]
+fn an_old_client_gets_an_answer_that_it_can_read() {
+    let node = Node::start();
+    let _upstream = Upstream::start(&format!("{}:8080", node.ip(80)), |mut stream| {
+        while data::read_request(&mut stream).is_ok() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nold\r\n0\r\n\r\n");
+        }
+    });
+    let mut link = node.proxy(X);
+    link.send("GET http://plain.test:8080/ HTTP/1.0\r\n\r\n");
+    let all = String::from_utf8(link.rest().expect("a good end")).expect("text");
+    let (head, body) = all.split_once("\r\n\r\n").expect("a head");
+    assert!(head.starts_with("HTTP/1.0 200") && body == "old", "{all}");
+    assert!(!head.to_ascii_lowercase().contains("transfer-encoding"), "{all}");
+}
+
+// covers: A7c
+#[test]
+fn a_long_upload_and_a_long_download_arrive_whole() {
+    for half_close in [true, false] {
+        let node = Node::with(Plan { half_close, ..Plan::default() });
+        let _upstream = Upstream::start(&format!("{}:8080", node.ip(80)), |mut stream| {
+            while let Ok(request) = data::read_request(&mut stream) {
+                let body = request.split_once("\r\n\r\n").expect("a head").1;
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+                    body.len()
+                );
+                let _ = stream.write_all(answer.as_bytes());
+            }
+        });
+        let mut link = node.proxy(X);
+        let piece = "0123456789".repeat(100_000);
+        link.send(
+            "PUT http://plain.test:8080/ HTTP/1.1\r\nHost: plain.test:8080\r\nTransfer-Encoding: chunked\r\n\r\n",
+        );
+        for _ in 0..8 {
+            link.send(format!("{:x}\r\n{piece}\r\n", piece.len()));
+        }
+        link.send("0\r\n\r\n");
+        let answer = read_answer(&mut link).expect("an answer");
+        let passed = answer.text();
+        assert_eq!(answer.status, 200);
+        assert_eq!(passed.matches("0123456789").count(), 800_000);
+        let line = node.audited_once(requests);
+        assert_eq!(line["bytes_in"], 8_000_000, "{line}");
+    }
 }

@@ -39,9 +39,17 @@ pub struct Accepted {
 impl Accepted {
     /// Counts the connection, or refuses it at the endpoint's cap (and records that).
     #[must_use]
-    pub fn new(endpoint: &Arc<Endpoint>, sink: &Arc<AuditSink>, direction: &'static str) -> Option<Self> {
+    pub fn new(
+        endpoint: &Arc<Endpoint>,
+        sink: &Arc<AuditSink>,
+        direction: &'static str,
+        from: Option<SocketAddr>,
+    ) -> Option<Self> {
         let spec = endpoint.spec();
         let mut record = Record::open(sink, Kind::Connection, direction, &spec);
+        if let Some(from) = from {
+            record.src(from);
+        }
         let Some(slot) = endpoint.take_connection() else {
             record.deny(Reason::LimitConnections);
             return None;

@@ -123,6 +123,8 @@ impl Connection {
             Ok(ready) => ready,
             Err(reason) => {
                 record.deny(reason);
+                // A refusal waits for nothing: without this a flood of them would take turn after turn.
+                tokio::task::yield_now().await;
                 return Ok(refusal(&mut record, reason, Some(&call)));
             }
         };

@@ -92,7 +92,7 @@ impl Egress {
     }
 
     async fn carry(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream) {
-        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "egress") else { return };
+        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "egress", None) else { return };
         if !(Stage::EgressOnly..Stage::Closed).contains(&endpoint.stage()) {
             return accepted.record.deny(Reason::EndpointNotReady);
         }

@@ -76,7 +76,7 @@ async fn negotiate(stream: &mut Prefixed) -> Result<(String, u16), Option<u8>> {
     }
     let host = match kind {
         1 => Ipv4Addr::from(read::<4>(stream).await?).to_string(),
-        4 => format!("[{}]", Ipv6Addr::from(read::<16>(stream).await?)),
+        4 => Ipv6Addr::from(read::<16>(stream).await?).to_string(),
         3 => name(stream).await?,
         _ => return Err(Some(ADDRESS_TYPE_NOT_SUPPORTED)),
     };

@@ -26,7 +26,7 @@ pub(super) enum Opened {
     /// A rule without an `http` block: bytes are copied.
     Opaque { permit: Permit, upstream: Upstream },
     /// Only rules with an `http` block: requests are decided one by one, nothing is dialled yet.
-    Inspected { host: Host, port: u16 },
+    Inspected { host: Host, port: u16, to_workload: bool },
 }
 
 /// Decides and, for an opaque tunnel, dials.
@@ -38,8 +38,10 @@ pub(super) async fn open(guest: &Guest, host: &Host, port: u16, record: &mut Rec
         Ok(permit) => permit,
         Err(Reason::NeedsOpaqueGrant) => {
             // Opens nothing by itself: each request inside is decided before anything is dialled.
-            let _may_talk = decider.decide(pair, record)?;
-            return Ok(Opened::Inspected { host: host.clone(), port });
+            let may_talk = decider.decide(pair, record)?;
+            let mut targets = may_talk.policy().egress_targets(guest.spec.workload.as_str(), host, port);
+            let to_workload = targets.any(|(_, target)| matches!(target, EgressTarget::Workload { .. }));
+            return Ok(Opened::Inspected { host: host.clone(), port, to_workload });
         }
         Err(reason) => return Err(reason),
     };
@@ -71,8 +73,8 @@ pub(super) async fn open_named(guest: &Guest, name: &str, port: u16, record: &mu
 pub(super) async fn carry(guest: Rc<Guest>, opened: Opened, caller: Prefixed, mut record: Record) {
     match opened {
         Opened::Opaque { permit, upstream } => opaque(&guest, permit, upstream, caller, record).await,
-        Opened::Inspected { host, port } => {
-            let Some(caller) = plaintext(caller, &mut record).await else { return };
+        Opened::Inspected { host, port, to_workload } => {
+            let Some(caller) = plaintext(caller, to_workload, &mut record).await else { return };
             drop(record);
             // Boxed: this future contains one of its own kind.
             Box::pin(http::serve(guest, caller, http::Mode::Inside { host, port })).await;
@@ -111,7 +113,7 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
 
 /// Waits for the app's first word and refuses what is not plaintext HTTP: rules look at requests, so bytes that nobody can
 /// read do not pass.
-async fn plaintext(caller: Prefixed, record: &mut Record) -> Option<Prefixed> {
+async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> Option<Prefixed> {
     let (first, mut stream) = caller.into_parts();
     let mut first = first.to_vec();
     if first.is_empty() {
@@ -131,6 +133,7 @@ async fn plaintext(caller: Prefixed, record: &mut Record) -> Option<Prefixed> {
         }
     }
     let refused = match first::kind(&first) {
+        Verdict::Tls { .. } | Verdict::Incomplete if to_workload => Some(Reason::AppTlsToWorkload),
         Verdict::Tls { .. } | Verdict::Incomplete => Some(Reason::NeedsOpaqueGrant),
         Verdict::Other if first.starts_with(b"PRI * HTTP/2") => Some(Reason::Unsupported),
         Verdict::Other => None,

@@ -44,6 +44,16 @@ struct Connection<'a> {
     pool: Rc<Pool>,
     identity: Option<HeaderValue>,
     source: HeaderValue,
+    /// The last Host, which most callers never change: read once.
+    last_named: RefCell<Option<Named>>,
+}
+
+/// A Host header as it came, what it means, and how it is passed on.
+#[derive(Clone)]
+struct Named {
+    raw: HeaderValue,
+    authority: Authority,
+    canonical: HeaderValue,
 }
 
 /// Serves the connection until it ends, the endpoint closes, or the policy no longer allows it.
@@ -60,6 +70,7 @@ pub(super) async fn serve(ingress: &Ingress, conn: Identified, connect: Permit, 
         connect,
         gate,
         current: RefCell::new(None),
+        last_named: RefCell::new(None),
         in_flight: Rc::default(),
         refusal_recorded: Cell::new(false),
     };
@@ -120,6 +131,8 @@ impl Connection<'_> {
         match self.prepare(request, &mut record) {
             Err(reason) => {
                 record.deny(reason);
+                // A refusal waits for nothing: without this a flood of them would take turn after turn.
+                tokio::task::yield_now().await;
                 Ok(refusal(&mut record, reason, None))
             }
             Ok((permit, forward)) => {
@@ -137,6 +150,19 @@ impl Connection<'_> {
                 }
             }
         }
+    }
+
+    /// The one destination that a request names: its Host, and an absolute target must say the same.
+    fn named(&self, uri: &Uri, headers: &http::HeaderMap) -> Result<Named, Reason> {
+        let host = headers.get(header::HOST).ok_or(Reason::BadDestination)?;
+        let mut last = self.last_named.borrow_mut();
+        let named = match last.as_ref().filter(|last| last.raw == host) {
+            Some(last) => last.clone(),
+            None => last.insert(read_host(host)?).clone(),
+        };
+        let Some(target) = uri.authority() else { return Ok(named) };
+        let target = Authority::parse(target.as_str()).map_err(|_| Reason::BadDestination)?;
+        if target.host() == named.authority.host() { Ok(named) } else { Err(Reason::BadDestination) }
     }
 
     /// Whose fault a failed exchange is: a request whose body the gate refused did not fail at the app.
@@ -159,7 +185,7 @@ impl Connection<'_> {
         if let Some(upgrade) = head.extensions.remove::<OnUpgrade>() {
             end_gently::<Stream>(upgrade);
         }
-        let authority = authority(&head.uri, &head.headers)?;
+        let Named { authority, canonical, .. } = self.named(&head.uri, &head.headers)?;
         record.dest(authority.host().as_str(), authority.port_or(443));
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
@@ -174,8 +200,7 @@ impl Connection<'_> {
             head.headers.insert(headers::XFCC, identity.clone());
         }
         head.headers.insert(headers::XFF, self.source.clone());
-        let host = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
-        head.headers.insert(header::HOST, host);
+        head.headers.insert(header::HOST, canonical);
         head.uri = Uri::try_from(path.path_and_query()).map_err(|_| Reason::BadPath)?;
         head.version = http::Version::HTTP_11;
         head.extensions.clear();
@@ -186,17 +211,11 @@ impl Connection<'_> {
     }
 }
 
-/// The one destination that a request names: its Host, and an absolute target must say the same.
-fn authority(uri: &Uri, headers: &http::HeaderMap) -> Result<Authority, Reason> {
-    let host = headers.get(header::HOST).and_then(|value| value.to_str().ok()).ok_or(Reason::BadDestination)?;
-    let named = Authority::parse(host).map_err(|_| Reason::BadDestination)?;
-    match uri.authority() {
-        None => Ok(named),
-        Some(target) => {
-            let target = Authority::parse(target.as_str()).map_err(|_| Reason::BadDestination)?;
-            if target.host() == named.host() { Ok(named) } else { Err(Reason::BadDestination) }
-        }
-    }
+fn read_host(raw: &HeaderValue) -> Result<Named, Reason> {
+    let text = raw.to_str().map_err(|_| Reason::BadDestination)?;
+    let authority = Authority::parse(text).map_err(|_| Reason::BadDestination)?;
+    let canonical = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
+    Ok(Named { raw: raw.clone(), authority, canonical })
 }
 
 fn pool_key(conn: &Identified, connect: &Permit) -> String {

@@ -65,10 +65,9 @@ impl Ingress {
     }
 
     async fn carry(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, tcp: TcpStream, from: SocketAddr) {
-        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "ingress") else {
+        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "ingress", Some(from)) else {
             return Stream::Tcp(tcp).abort().await;
         };
-        accepted.record.src(from);
         accepted.record.dest(port.name.as_str(), port.port);
         if endpoint.stage() < Stage::Serving || endpoint.stage() == Stage::Closed {
             accepted.record.deny(Reason::EndpointNotReady);

@@ -10,7 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 /// A destination that has not accepted by then counts as not answering.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
-/// Dead peers of idle connections are found after about 2 minutes.
+/// Dead peers of idle connections are found after [`STALL`]: with a user time-out set, the number of probes does not count.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// A peer that takes none of the bytes that wait for it for this long is gone.

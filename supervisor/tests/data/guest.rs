@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ pub struct Guest {
     framed: bool,
     pub app: Arc<App>,
     handler: Shared<Handler>,
+    /// While set, the muxer accepts and says nothing.
+    pub stalled: Arc<AtomicBool>,
 }
 
 impl Guest {
@@ -47,9 +49,15 @@ impl Guest {
         let listener = UnixListener::bind(&socket).expect("bound");
         let app = Arc::<App>::default();
         let handler: Shared<Handler> = Arc::new(Mutex::new(Arc::new(polite)));
-        let (shared_app, shared) = (Arc::clone(&app), Arc::clone(&handler));
+        let stalled = Arc::<AtomicBool>::default();
+        let (shared_app, shared, stall) = (Arc::clone(&app), Arc::clone(&handler), Arc::clone(&stalled));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                if stall.load(Ordering::SeqCst) {
+                    // Held until the process ends: the other side must give up by itself.
+                    std::mem::forget(stream);
+                    continue;
+                }
                 let (app, handler) = (Arc::clone(&shared_app), Arc::clone(&shared));
                 std::thread::spawn(move || {
                     if let Ok(Some(link)) = receive(stream) {
@@ -59,7 +67,7 @@ impl Guest {
                 });
             }
         });
-        Self { socket, framed, app, handler }
+        Self { socket, framed, app, handler, stalled }
     }
 
     /// Replaces the app.
