@@ -14,12 +14,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::LocalSet;
 
 use crate::guestlink::GuestSocket;
+use crate::net::listen::BACKLOG as LISTEN_BACKLOG;
 use crate::state::endpoint::{Endpoint, PortSpec, Stage};
 
 /// Jobs on the way to one thread. A full queue means the thread is stuck; what does not fit is closed.
 const QUEUE: usize = 4096;
 /// How long an accept loop rests when the process has no descriptors left.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
+/// How long a thread may take to stop.
+const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// How often a thread does its housekeeping.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -31,11 +34,14 @@ pub trait Service: 'static {
     fn guest(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream);
     /// Called every 100 ms.
     fn tick(&self);
+    /// Called once, after everything that ran on the thread was dropped.
+    fn stopped(&self);
 }
 
 enum Job {
     Listen { endpoint: Arc<Endpoint>, port: Arc<PortSpec>, socket: StdTcpListener, closed: watch::Receiver<bool> },
     Guest { endpoint: Arc<Endpoint>, stream: GuestSocket },
+    Stop(std::sync::mpsc::SyncSender<()>),
 }
 
 /// The threads, as the rest of the process sees them.
@@ -90,11 +96,24 @@ impl Workers {
         }
     }
 
-    /// Gives a guest's connection to the next thread in turn.
-    pub fn guest_stream(&self, endpoint: &Arc<Endpoint>, stream: GuestSocket) {
+    /// Gives a guest's connection to the next thread in turn; false when that thread is so far behind that the connection
+    /// was closed instead.
+    #[must_use]
+    pub fn guest_stream(&self, endpoint: &Arc<Endpoint>, stream: GuestSocket) -> bool {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
-        // A full queue drops the job and with it the stream: the guest sees a closed connection.
-        let _ = self.threads[turn].try_send(Job::Guest { endpoint: Arc::clone(endpoint), stream });
+        self.threads[turn].try_send(Job::Guest { endpoint: Arc::clone(endpoint), stream }).is_ok()
+    }
+
+    /// Ends the threads: what still runs on them is dropped, so that its records are written before the process ends.
+    pub async fn stop(&self) {
+        for thread in &*self.threads {
+            let (done, wait) = std::sync::mpsc::sync_channel(1);
+            let sent = tokio::time::timeout(STOP_DEADLINE, thread.send(Job::Stop(done))).await;
+            if matches!(sent, Ok(Ok(()))) {
+                // A thread that does not answer in time is stuck; the process ends without it.
+                let _ = tokio::task::spawn_blocking(move || wait.recv_timeout(STOP_DEADLINE)).await;
+            }
+        }
     }
 }
 
@@ -108,23 +127,33 @@ fn run<S: Service>(
         Err(error) => return drop(started.send(Err(error))),
     };
     let local = LocalSet::new();
-    local.block_on(&runtime, async {
+    let stopped = local.block_on(&runtime, async {
         let service = match make() {
             Ok(service) => Rc::new(service),
-            Err(error) => return drop(started.send(Err(error))),
+            Err(error) => {
+                let _ = started.send(Err(error));
+                return None;
+            }
         };
         let _ = started.send(Ok(()));
         let mut tick = tokio::time::interval(TICK);
         loop {
             tokio::select! {
                 job = queue.recv() => match job {
+                    Some(Job::Stop(done)) => return Some((service, done)),
                     Some(job) => start(&service, job),
-                    None => return,
+                    None => return None,
                 },
                 _ = tick.tick() => service.tick(),
             }
         }
     });
+    // Every task with it, and every task's records go to this thread's buffer.
+    drop(local);
+    if let Some((service, done)) = stopped {
+        service.stopped();
+        let _ = done.send(());
+    }
 }
 
 fn start<S: Service>(service: &Rc<S>, job: Job) {
@@ -140,6 +169,8 @@ fn start<S: Service>(service: &Rc<S>, job: Job) {
                 Rc::clone(service).guest(endpoint, stream);
             }
         }
+        // Ends the thread instead of starting something on it: see `run`.
+        Job::Stop(_) => {}
     }
 }
 
@@ -156,9 +187,10 @@ async fn accept<S: Service>(
         let closing = closed.wait_for(|closed| *closed);
         let accepted = tokio::select! {
             biased;
-            accepted = listener.accept() => accepted,
+            // Before the next connection: somebody who connects without a pause must not keep the port open.
             _ = draining => break,
             _ = closing => break,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, from)) => Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&port), stream, from),
@@ -169,8 +201,11 @@ async fn accept<S: Service>(
             }
         }
     }
-    // What the kernel had accepted before we close would be reset: serve it.
-    while let Some(Ok((stream, from))) = listener.accept().now_or_never() {
+    // What the kernel had accepted before we close would be reset: serve it, up to what its queue can hold. Outside of the
+    // task's budget, which would call the queue empty too early.
+    for _ in 0..LISTEN_BACKLOG {
+        let next = tokio::task::coop::unconstrained(listener.accept()).now_or_never();
+        let Some(Ok((stream, from))) = next else { break };
         Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&port), stream, from);
     }
 }

@@ -78,4 +78,8 @@ impl Service for DataService {
         self.audit.tick();
         self.dialer.pools().tick();
     }
+
+    fn stopped(&self) {
+        self.audit.flush();
+    }
 }

@@ -106,7 +106,7 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     let (presence_lost, lost_guests) = mpsc::unbounded_channel();
     let shared = shared(&config, PeerVerifier::new(Arc::clone(&trust)), presence_lost)?;
     let feed = open_feed(&config, &shared, identity::trust_external_cas(Arc::clone(&source), Arc::clone(&trust)))?;
-    let plane = start_data_plane(&config, &shared, handle)?;
+    let (plane, workers) = start_data_plane(&config, &shared, handle)?;
     let control = start_control(&config, &shared, Arc::clone(&source), routes, plane, lost_guests);
     if let IdentityConfig::Files { dir, .. } = &config.identity {
         let parts = (source, Arc::clone(&shared.policy), trust);
@@ -124,6 +124,8 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
         control.shutdown().await;
     };
     let served = admin::serve(&admin, handles, stopped).await;
+    // Last: what the threads have recorded, and not handed over yet, must reach the file.
+    workers.stop().await;
     shared.audit.flush();
     served.map_err(|error| AppError::System("serving the operator's socket", error))
 }
@@ -168,16 +170,16 @@ fn start_data_plane(
     config: &Config,
     shared: &data::Shared,
     handle: tokio::runtime::Handle,
-) -> Result<plane::Plane, AppError> {
+) -> Result<(plane::Plane, Workers), AppError> {
     let for_threads = shared.clone();
     let workers = Workers::start(config.node.workers, move || data::DataService::new(for_threads.clone()))
         .map_err(|error| AppError::System("starting the data plane", error))?;
     let (audit, links) = (Arc::clone(&shared.audit), shared.links.clone());
-    let plane = plane::Plane::new(workers, audit, links, config.guests.host_port, handle);
+    let plane = plane::Plane::new(workers.clone(), audit, links, config.guests.host_port, handle);
     if config.guests.vsock {
         plane.listen_vsock().map_err(|error| AppError::System("listening on AF_VSOCK", error))?;
     }
-    Ok(plane)
+    Ok((plane, workers))
 }
 
 fn start_control(

@@ -17,7 +17,7 @@ use crate::accept::Workers;
 use crate::audit::{AuditSink, Kind, Record};
 use crate::control::DataPlane;
 use crate::dial;
-use crate::guestlink::{Accepted, LinkPorts, Listener, VsockListener};
+use crate::guestlink::{Accepted, GuestSocket, LinkPorts, Listener, VsockListener};
 use crate::net::listen;
 use crate::reason::Reason;
 use crate::state::endpoint::{Backend, Endpoint, PortSpec};
@@ -55,7 +55,7 @@ impl Plane {
     pub(super) fn listen_vsock(&self) -> io::Result<()> {
         let _context = self.guests.enter();
         let listener = VsockListener::bind(self.host_port)?;
-        let (workers, by_cid) = (self.workers.clone(), Arc::clone(&self.by_cid));
+        let (workers, by_cid, audit) = (self.workers.clone(), Arc::clone(&self.by_cid), Arc::clone(&self.audit));
         self.guests.spawn(async move {
             loop {
                 match listener.accept().await {
@@ -63,7 +63,7 @@ impl Plane {
                     Ok((cid, stream)) => {
                         let endpoint = lock(&by_cid).get(&cid).cloned();
                         if let Some(endpoint) = endpoint {
-                            workers.guest_stream(&endpoint, stream);
+                            hand_over(&workers, &endpoint, stream, &audit);
                         }
                     }
                     Err(error) => rest(&error).await,
@@ -153,12 +153,18 @@ impl Drop for VsockGuest {
 async fn accept(listener: Listener, workers: Workers, endpoint: Arc<Endpoint>, audit: Arc<AuditSink>) {
     loop {
         match listener.accept().await {
-            Ok(Accepted::Guest(stream)) => workers.guest_stream(&endpoint, stream),
+            Ok(Accepted::Guest(stream)) => hand_over(&workers, &endpoint, stream, &audit),
             Ok(Accepted::WrongPeer) => {
                 Record::open(&audit, Kind::Connection, "egress", &endpoint.spec()).deny(Reason::WrongPeer);
             }
             Err(error) => rest(&error).await,
         }
+    }
+}
+
+fn hand_over(workers: &Workers, endpoint: &Arc<Endpoint>, stream: GuestSocket, audit: &Arc<AuditSink>) {
+    if !workers.guest_stream(endpoint, stream) {
+        Record::open(audit, Kind::Connection, "egress", &endpoint.spec()).deny(Reason::LimitConnections);
     }
 }
 

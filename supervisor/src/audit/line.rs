@@ -1,7 +1,15 @@
 //! The fields of an audit line, in the order in which they are written.
 
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use nova_policy::engine::Policy;
 use nova_policy::input::Input;
-use serde::Serialize;
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use crate::state::endpoint::EndpointSpec;
 
 /// What a line is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -32,86 +40,60 @@ pub enum Verdict {
 }
 
 /// Where a call goes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Dest {
     /// Name or address literal as decided.
-    #[serde(rename = "dest_host", skip_serializing_if = "String::is_empty")]
     pub host: String,
     /// Port as decided.
-    #[serde(rename = "dest_port", skip_serializing_if = "is_zero")]
     pub port: u16,
     /// Address that was dialled.
-    #[serde(rename = "dest_addr", skip_serializing_if = "Option::is_none")]
-    pub addr: Option<std::net::SocketAddr>,
+    pub addr: Option<SocketAddr>,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
-fn is_zero(port: &u16) -> bool {
-    *port == 0
-}
-
-/// One line. Never a query string, a body, a header value or a secret.
-#[derive(Debug, Clone, Serialize)]
+/// One line. Never a query string, a body, a header value or a secret. What many lines have in common is shared, not copied.
+#[derive(Debug, Clone)]
 pub struct Line {
-    /// RFC 3339, UTC, microseconds.
-    pub time: String,
+    /// When it was written.
+    pub time: SystemTime,
     /// What the line is about.
     pub kind: Kind,
     /// Names the decision, also to the caller.
     pub decision_id: String,
-    /// Bundle revision that decided.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub revision: String,
+    /// Bundle that decided.
+    pub policy: Option<Arc<Policy>>,
     /// Engine that decided.
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub engine: &'static str,
     /// `ingress` or `egress`, seen from the workload.
     pub direction: &'static str,
     /// Phase of the last decision.
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub phase: &'static str,
-    /// The workload whose supervisor this is.
-    pub workload: String,
-    /// Its pod.
-    pub pod_uid: String,
-    /// Its generation.
-    pub generation: u64,
+    /// The endpoint whose supervisor this is.
+    pub endpoint: Arc<EndpointSpec>,
     /// The other side's SPIFFE ID.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub peer: String,
     /// External CA that vouches for the peer.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub peer_ca: String,
     /// Address the call came from.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub src: Option<std::net::SocketAddr>,
+    pub src: Option<SocketAddr>,
     /// Destination.
-    #[serde(flatten)]
     pub dest: Dest,
     /// HTTP method.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub method: String,
     /// Canonical path, without the query.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
     /// Rule that decided.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub rule: String,
     /// How it went.
     pub verdict: Verdict,
     /// Closed set; the metric label.
     pub reason: &'static str,
     /// A finer reason from a closed set of its own (the gate's, for example).
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub detail: &'static str,
     /// Name of the credential, never its value.
-    #[serde(skip_serializing_if = "String::is_empty")]
     pub credential: String,
     /// The app named no port, 80 has no rule, 443 has one: the call went to 443 with TLS.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub upgraded: bool,
     /// HTTP status that the caller got.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// Bytes of payload from the caller.
     pub bytes_in: u64,
@@ -120,9 +102,57 @@ pub struct Line {
     /// From start to end.
     pub duration_us: u64,
     /// How the stream ended.
-    #[serde(skip_serializing_if = "str::is_empty")]
     pub close: &'static str,
     /// The canonical decision input: replay needs nothing else.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub input: Option<Input>,
+    pub input: Option<Arc<Input>>,
+}
+
+/// The order is part of the format; what is not known is left out.
+impl Serialize for Line {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("time", &format_args!("{}", humantime::format_rfc3339_micros(self.time)))?;
+        map.serialize_entry("kind", &self.kind)?;
+        map.serialize_entry("decision_id", &self.decision_id)?;
+        text(&mut map, "revision", self.policy.as_ref().map_or("", |policy| policy.revision()))?;
+        text(&mut map, "engine", self.engine)?;
+        map.serialize_entry("direction", self.direction)?;
+        text(&mut map, "phase", self.phase)?;
+        map.serialize_entry("workload", self.endpoint.workload.as_str())?;
+        map.serialize_entry("pod_uid", self.endpoint.pod_uid.as_str())?;
+        map.serialize_entry("generation", &self.endpoint.generation)?;
+        text(&mut map, "peer", &self.peer)?;
+        text(&mut map, "peer_ca", &self.peer_ca)?;
+        known(&mut map, "src", self.src.as_ref())?;
+        text(&mut map, "dest_host", &self.dest.host)?;
+        known(&mut map, "dest_port", Some(self.dest.port).filter(|port| *port > 0).as_ref())?;
+        known(&mut map, "dest_addr", self.dest.addr.as_ref())?;
+        text(&mut map, "method", &self.method)?;
+        text(&mut map, "path", &self.path)?;
+        text(&mut map, "rule", &self.rule)?;
+        map.serialize_entry("verdict", &self.verdict)?;
+        map.serialize_entry("reason", self.reason)?;
+        text(&mut map, "detail", self.detail)?;
+        text(&mut map, "credential", &self.credential)?;
+        known(&mut map, "upgraded", Some(&self.upgraded).filter(|upgraded| **upgraded))?;
+        known(&mut map, "status", self.status.as_ref())?;
+        map.serialize_entry("bytes_in", &self.bytes_in)?;
+        map.serialize_entry("bytes_out", &self.bytes_out)?;
+        map.serialize_entry("duration_us", &self.duration_us)?;
+        text(&mut map, "close", self.close)?;
+        known(&mut map, "input", self.input.as_deref())?;
+        map.end()
+    }
+}
+
+fn text<M: SerializeMap>(map: &mut M, name: &'static str, text: &str) -> Result<(), M::Error> {
+    known(map, name, Some(text).filter(|text| !text.is_empty()))
+}
+
+fn known<M: SerializeMap>(
+    map: &mut M,
+    name: &'static str,
+    value: Option<&(impl Serialize + ?Sized)>,
+) -> Result<(), M::Error> {
+    value.map_or(Ok(()), |value| map.serialize_entry(name, value))
 }

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use nova_policy::engine::Policy;
 use nova_policy::input::{Input, Phase};
 
 use super::line::{Dest, Kind, Line, Verdict};
@@ -21,18 +22,16 @@ pub struct Record {
 impl Record {
     /// Opens a record about something of an endpoint.
     #[must_use]
-    pub fn open(sink: &Arc<AuditSink>, kind: Kind, direction: &'static str, endpoint: &EndpointSpec) -> Self {
+    pub fn open(sink: &Arc<AuditSink>, kind: Kind, direction: &'static str, endpoint: &Arc<EndpointSpec>) -> Self {
         let line = Line {
-            time: String::new(),
+            time: SystemTime::UNIX_EPOCH,
             kind,
             decision_id: next_decision_id(),
-            revision: String::new(),
+            policy: None,
             engine: "",
             direction,
             phase: "",
-            workload: endpoint.workload.as_str().to_owned(),
-            pod_uid: endpoint.pod_uid.as_str().to_owned(),
-            generation: endpoint.generation,
+            endpoint: Arc::clone(endpoint),
             peer: String::new(),
             peer_ca: String::new(),
             src: None,
@@ -95,11 +94,11 @@ impl Record {
     }
 
     /// What was asked of the engine, and of which bundle.
-    pub fn decided_on(&mut self, revision: &str, engine: &'static str, input: Input) {
-        revision.clone_into(&mut self.line.revision);
+    pub fn decided_on(&mut self, policy: &Arc<Policy>, engine: &'static str, input: &Arc<Input>) {
+        self.line.policy = Some(Arc::clone(policy));
         self.line.engine = engine;
         self.line.phase = phase_label(input.phase());
-        self.line.input = Some(input);
+        self.line.input = Some(Arc::clone(input));
     }
 
     /// The engine's answer.
@@ -152,7 +151,7 @@ impl Record {
     }
 
     fn write(&mut self, at_once: bool) {
-        self.line.time = humantime::format_rfc3339_micros(SystemTime::now()).to_string();
+        self.line.time = SystemTime::now();
         self.line.duration_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.sink.write(&self.line, at_once || self.line.verdict == Verdict::Deny);
     }

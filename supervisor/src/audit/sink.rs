@@ -15,9 +15,16 @@ use super::line::Line;
 /// A thread hands over its lines at least this often.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(100);
 /// A thread hands over its lines at this many bytes.
-pub const FLUSH_BYTES: usize = 256 * 1024;
-/// Buffers on the way to the writer; beyond it the log counts as not writable until the writer has caught up.
+pub const FLUSH_BYTES: usize = 64 * 1024;
+/// Buffers on the way to the writer; beyond it a thread keeps its lines until the writer has caught up.
 const QUEUE: usize = 1024;
+/// A thread that keeps more than this counts the log as not writable: a burst of one guest's denials is no reason to refuse
+/// everybody's requests, a writer that stands still is.
+const BEHIND: usize = 1024 * 1024;
+/// What a thread keeps at most; after that its lines are counted.
+const KEPT_MAX: usize = 16 * 1024 * 1024;
+/// The writer writes at once what waits for it, up to about this much.
+const WRITE_BYTES: usize = 1024 * 1024;
 /// What the writer holds while the disk refuses: denials go on being recorded until then, after that they are counted.
 const HELD_MAX: usize = 64 * 1024 * 1024;
 
@@ -35,7 +42,7 @@ enum Message {
 }
 
 thread_local! {
-    static BUFFER: RefCell<Buffer> = const { RefCell::new(Buffer { lines: Vec::new(), since: None }) };
+    static BUFFER: RefCell<Buffer> = const { RefCell::new(Buffer { lines: Vec::new(), since: None, usual: 0 }) };
     static IDS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
@@ -43,6 +50,8 @@ thread_local! {
 struct Buffer {
     lines: Vec<u8>,
     since: Option<Instant>,
+    /// Bytes of the last hand-over: room for as many is made at once.
+    usual: usize,
 }
 
 impl AuditSink {
@@ -92,6 +101,9 @@ impl AuditSink {
 
     pub(super) fn write(&self, line: &Line, at_once: bool) {
         BUFFER.with_borrow_mut(|buffer| {
+            if buffer.lines.is_empty() {
+                buffer.lines.reserve(buffer.usual);
+            }
             if serde_json::to_writer(&mut buffer.lines, line).is_err() {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
@@ -109,19 +121,28 @@ impl AuditSink {
         }
         let lines = std::mem::take(&mut buffer.lines);
         buffer.since = None;
+        buffer.usual = lines.len().min(FLUSH_BYTES);
         match self.to_writer.try_send(Message::Lines(lines)) {
             Ok(()) => {}
-            // The writer is behind: keep the lines (bounded by what `is_writable` lets in from now on) and say so.
-            Err(TrySendError::Full(Message::Lines(lines))) => {
-                self.writable.store(false, Ordering::Relaxed);
-                buffer.lines = lines;
-                buffer.since = Some(Instant::now());
-            }
+            Err(TrySendError::Full(Message::Lines(lines))) => self.keep(buffer, lines),
             Err(_) => {
                 self.writable.store(false, Ordering::Relaxed);
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// The writer is behind.
+    fn keep(&self, buffer: &mut Buffer, lines: Vec<u8>) {
+        if lines.len() > BEHIND {
+            self.writable.store(false, Ordering::Relaxed);
+        }
+        if lines.len() > KEPT_MAX {
+            self.lost.fetch_add(count_lines(&lines), Ordering::Relaxed);
+            return;
+        }
+        buffer.lines = lines;
+        buffer.since = Some(Instant::now());
     }
 }
 
@@ -146,6 +167,10 @@ fn random_prefix() -> u64 {
     (u64::from_le_bytes(bytes) & 0xffff_ffff_ffff) | 1
 }
 
+fn count_lines(lines: &[u8]) -> u64 {
+    lines.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
 /// The one thread that writes the file.
 struct Writer {
     file: File,
@@ -158,14 +183,13 @@ impl Writer {
     fn run(mut self, from_threads: &Receiver<Message>) {
         loop {
             match from_threads.recv_timeout(Duration::from_millis(500)) {
-                Ok(Message::Lines(lines)) => {
-                    self.hold(&lines);
+                Ok(message) => {
+                    let flush = self.gather(message, from_threads);
                     self.write();
-                }
-                Ok(Message::Flush(done)) => {
-                    self.write();
-                    // Nobody waits any more: fine.
-                    let _ = done.send(());
+                    if let Some(done) = flush {
+                        // Nobody waits any more: fine.
+                        let _ = done.send(());
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => self.write(),
                 Err(RecvTimeoutError::Disconnected) => return self.write(),
@@ -173,12 +197,30 @@ impl Writer {
         }
     }
 
+    /// Takes what waits in the queue, so that a flood of short messages costs few writes. Stops at somebody who waits.
+    fn gather(&mut self, first: Message, more: &Receiver<Message>) -> Option<SyncSender<()>> {
+        let mut message = first;
+        let mut gathered = 0;
+        loop {
+            match message {
+                Message::Flush(done) => return Some(done),
+                Message::Lines(lines) => {
+                    gathered += lines.len();
+                    self.hold(&lines);
+                }
+            }
+            if gathered >= WRITE_BYTES {
+                return None;
+            }
+            message = more.try_recv().ok()?;
+        }
+    }
+
     fn hold(&mut self, lines: &[u8]) {
         if self.held.len() + lines.len() <= HELD_MAX {
             self.held.extend_from_slice(lines);
         } else {
-            let count = lines.iter().filter(|byte| **byte == b'\n').count();
-            self.lost.fetch_add(count as u64, Ordering::Relaxed);
+            self.lost.fetch_add(count_lines(lines), Ordering::Relaxed);
         }
     }
 

@@ -1,0 +1,195 @@
+//! Every connection and every request has exactly one record, however it ends.
+
+mod data;
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use data::{A, HTTPS, Node, RAW, Upstream, X, hello, is, read_answer, read_head, read_request, token, until};
+use serde_json::Value;
+
+fn count(lines: &[Value], fields: &[(&str, &str)]) -> usize {
+    lines.iter().filter(|line| is(line, fields)).count()
+}
+
+/// No two lines about one thing: a decision id stands once, or twice as `open` and `close`.
+fn each_once(lines: &[Value]) {
+    let mut seen = std::collections::HashMap::<&str, Vec<&str>>::new();
+    for line in lines {
+        let id = line["decision_id"].as_str().expect("an id");
+        seen.entry(id).or_default().push(line["kind"].as_str().expect("a kind"));
+    }
+    for (id, kinds) in seen {
+        assert!(kinds.len() == 1 && kinds[0] != "open" || kinds == ["open", "close"], "{id}: {kinds:?}");
+    }
+}
+
+// covers: A9a
+#[test]
+fn what_the_callers_did_is_what_the_log_says() {
+    let node = Node::start();
+    let _plain = Upstream::http(&format!("{}:8080", node.ip(80)));
+    let _tcp = Upstream::start(&format!("{}:5432", node.ip(80)), |mut stream| drop(stream.write_all(b"hi")));
+    let x = node.svid("x");
+    for _ in 0..7 {
+        let mut tls = node.call(Some(&x), HTTPS).expect("connected");
+        for path in ["/v1/orders/1", "/v1/orders/2", "/admin"] {
+            tls.ask(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        }
+    }
+    for _ in 0..5 {
+        let mut link = node.proxy(X);
+        for port in [8080, 8080, 8081] {
+            link.send(format!("GET http://plain.test:{port}/ HTTP/1.1\r\nHost: x\r\n\r\n"));
+            read_answer(&mut link).expect("an answer");
+        }
+    }
+    for _ in 0..4 {
+        let mut link = node.proxy(X);
+        link.send("CONNECT tcp.test:5432 HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(read_head(&mut link).expect("an answer").starts_with("HTTP/1.1 200"));
+        link.finish();
+        assert_eq!(link.rest().expect("a good end"), b"hi");
+    }
+    until("all connections ended", || node.open("x") == 0 && node.open("service-a") == 0);
+    node.audited(8, |line| is(line, &[("kind", "open")]) || is(line, &[("kind", "close")]));
+    until("the log is whole", || node.audit().len() >= 7 + 21 + 9 + 15 + 8);
+    let lines = node.audit();
+    each_once(&lines);
+    assert_eq!(count(&lines, &[("direction", "ingress"), ("kind", "connection")]), 7);
+    assert_eq!(count(&lines, &[("direction", "ingress"), ("kind", "request"), ("verdict", "allow")]), 14);
+    assert_eq!(count(&lines, &[("direction", "ingress"), ("kind", "request"), ("verdict", "deny")]), 7);
+    assert_eq!(count(&lines, &[("direction", "egress"), ("kind", "connection")]), 9);
+    assert_eq!(count(&lines, &[("direction", "egress"), ("kind", "request"), ("verdict", "allow")]), 10);
+    assert_eq!(count(&lines, &[("direction", "egress"), ("kind", "request"), ("verdict", "deny")]), 5);
+    assert_eq!(count(&lines, &[("kind", "open")]), 4);
+    assert_eq!(lines.len(), 7 + 21 + 9 + 15 + 8, "{lines:#?}");
+}
+
+/// An app or destination that answers with a head and a piece of 100 bytes, and then nothing.
+const BEGIN: &str = "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbegin";
+
+// covers: A9a
+#[test]
+fn a_caller_that_goes_in_the_middle_of_an_answer_leaves_one_record_that_says_so() {
+    let node = Node::start();
+    let gone = Arc::new(AtomicBool::new(false));
+    let noticed = Arc::clone(&gone);
+    node.guest(A).serve(move |mut link, app| {
+        let Ok(request) = read_request(&mut link) else { return };
+        app.saw(&request);
+        link.send(BEGIN);
+        noticed.store(link.is_closed(), Ordering::SeqCst);
+    });
+    let _plain = Upstream::start(&format!("{}:8080", node.ip(80)), |mut stream| {
+        let _ = read_request(&mut stream);
+        let _ = stream.write_all(BEGIN.as_bytes());
+        let _ = stream.read(&mut [0; 8]);
+    });
+    let mut tls = node.call(Some(&node.svid("x")), HTTPS).expect("connected");
+    tls.send("GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    read_head(&mut tls).expect("a head");
+    drop(tls);
+    let mut link = node.proxy(X);
+    link.send("GET http://plain.test:8080/ HTTP/1.1\r\nHost: x\r\n\r\n");
+    read_head(&mut link).expect("a head");
+    drop(link);
+    for direction in ["ingress", "egress"] {
+        let line = node.audited_once(|line| is(line, &[("kind", "request"), ("direction", direction)]));
+        let close = line["close"].as_str().expect("a close");
+        assert!(line["verdict"] == "allow" && ["reset", "aborted"].contains(&close), "{direction}: {line}");
+        node.audited_once(|line| is(line, &[("kind", "connection"), ("direction", direction)]));
+    }
+    until("the app is told", || gone.load(Ordering::SeqCst));
+    each_once(&node.audit());
+}
+
+// covers: A9a
+#[test]
+fn a_caller_that_goes_before_the_answer_leaves_a_record_that_does_not_say_done() {
+    let node = Node::start();
+    let _plain = Upstream::start(&format!("{}:8080", node.ip(80)), |mut stream| {
+        let _ = read_request(&mut stream);
+        let _ = stream.read(&mut [0; 8]);
+    });
+    let mut link = node.proxy(X);
+    link.send("GET http://plain.test:8080/ HTTP/1.1\r\nHost: x\r\n\r\n");
+    until("it is on its way", || node.open("x") == 1 && _plain.accepted() == 1);
+    drop(link);
+    let line = node.audited_once(|line| is(line, &[("kind", "request"), ("direction", "egress")]));
+    assert!(is(&line, &[("close", "aborted"), ("rule", "x-to-plain")]), "{line}");
+    until("nothing is left open", || node.open("x") == 0 && node.connections().is_empty());
+}
+
+// covers: A9a
+#[test]
+fn an_app_that_dies_in_the_middle_is_recorded_as_that() {
+    let node = Node::start();
+    node.guest(A).serve(|mut link, _| {
+        if link.target == "15432" {
+            let _ = link.read(&mut [0; 8]);
+        } else if read_request(&mut link).is_ok() {
+            link.send(BEGIN);
+        }
+    });
+    let mut tls = node.call(Some(&node.svid("x")), HTTPS).expect("connected");
+    tls.send("GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(read_answer(&mut tls).is_err(), "half an answer does not look whole");
+    let line = node.audited_once(|line| is(line, &[("kind", "request"), ("direction", "ingress")]));
+    assert!(is(&line, &[("verdict", "error"), ("reason", "upstream_closed")]), "{line}");
+    assert_eq!(line["bytes_out"], 5);
+    let mut raw = data::dial(&node.ip(99), &format!("{}:{RAW}", node.ip(21))).expect("connected");
+    raw.write_all(b"x").expect("sent");
+    assert!(!matches!(raw.read(&mut [0; 8]), Ok(1..)));
+    // The app's end is passed on; the caller's own side is still its own.
+    drop(raw);
+    node.audited_once(|line| is(line, &[("kind", "open")]));
+    node.audited_once(|line| is(line, &[("kind", "close")]));
+    each_once(&node.audit());
+}
+
+// covers: A9a
+// covers: R12
+#[test]
+fn nothing_is_missing_in_the_log_of_a_supervisor_that_was_stopped() {
+    let node = Node::start();
+    let _plain = Upstream::http(&format!("{}:8080", node.ip(80)));
+    node.guest(A).serve(|mut link, _| {
+        if link.target == "15432" {
+            drop(link.rest());
+        } else {
+            while read_request(&mut link).is_ok() {
+                link.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+            }
+        }
+    });
+    let x = node.svid("x");
+    let mut idle: Vec<_> = (0..10).map(|_| node.call(Some(&x), HTTPS).expect("connected")).collect();
+    let mut links: Vec<_> = (0..10).map(|_| node.proxy(X)).collect();
+    for (tls, link) in idle.iter_mut().zip(&mut links) {
+        assert_eq!(tls.ask("GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+        link.send("GET http://plain.test:8080/ HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_eq!(read_answer(link).expect("an answer").status, 200);
+    }
+    // Connections that said nothing yet, and a hello that is not whole.
+    let _silent: Vec<_> = (0..5).map(|_| node.proxy(X)).collect();
+    let mut half = node.guest(X).connect();
+    half.write_all(&hello(1, false, token(X), "")[..10]).expect("sent");
+    let mut raw = data::dial(&node.ip(99), &format!("{}:{RAW}", node.ip(21))).expect("connected");
+    raw.write_all(b"x").expect("sent");
+    until("all are counted", || node.open("x") == 16 && node.open("service-a") == 11);
+    node.terminate();
+    // The raw stream would go on until the drain's end: its caller ends it.
+    assert!(!matches!(idle[0].read(&mut [0; 8]), Ok(1..)), "the drain began");
+    drop(raw);
+    node.wait_exit();
+    let lines = node.audit();
+    each_once(&lines);
+    assert_eq!(count(&lines, &[("kind", "request")]), 20, "{lines:#?}");
+    assert_eq!(count(&lines, &[("kind", "connection"), ("direction", "egress")]), 16, "{lines:#?}");
+    // The raw one is a pair.
+    assert_eq!(count(&lines, &[("kind", "connection"), ("direction", "ingress")]), 10, "{lines:#?}");
+    assert_eq!(count(&lines, &[("kind", "open")]), 1);
+    assert_eq!(count(&lines, &[("kind", "close")]), 1);
+}
