@@ -1,6 +1,8 @@
 //! The one decision point. Ingress, proxy requests, tunnels, SOCKS5 and dependencies all come through [`Decider::decide`];
 //! only what comes out of it, a [`Permit`], can make `dial` open a connection.
 
+mod memory;
+
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -14,6 +16,7 @@ use crate::audit::{AuditSink, Record, Verdict};
 use crate::conn::{Cut, Event};
 use crate::reason::Reason;
 use crate::state::policy::PolicyCell;
+use memory::Memory;
 
 /// Name of the engine in audit lines.
 const ENGINE: &str = "regorus";
@@ -22,7 +25,7 @@ const ENGINE: &str = "regorus";
 #[must_use = "a permit that opens nothing was asked for in vain"]
 #[derive(Clone)]
 pub struct Permit {
-    input: Input,
+    input: Arc<Input>,
     decision: Decision,
     policy: Arc<Policy>,
 }
@@ -59,13 +62,14 @@ pub struct Decider {
     policy: Arc<PolicyCell>,
     audit: Arc<AuditSink>,
     engine: RefCell<Evaluator>,
+    memory: RefCell<Memory>,
 }
 
 impl Decider {
     /// A decider for this thread.
     #[must_use]
     pub fn new(policy: Arc<PolicyCell>, audit: Arc<AuditSink>) -> Self {
-        Self { policy, audit, engine: RefCell::new(Evaluator::new()) }
+        Self { policy, audit, engine: RefCell::default(), memory: RefCell::default() }
     }
 
     /// Decides `input`, writes the answer into `record`, and gives a permit or the reason for a denial.
@@ -81,8 +85,8 @@ impl Decider {
             record.deny(Reason::AuditUnavailable);
             return Err(Reason::AuditUnavailable);
         }
-        let decision = self.evaluate(&policy, &input);
-        record.decided_on(policy.revision(), ENGINE, input.clone());
+        let (input, decision) = self.answer(&policy, input);
+        record.decided_on(&policy, ENGINE, &input);
         let reason = reason_of(decision.reason);
         let verdict = match (decision.allow, decision.would_deny) {
             (false, _) => Verdict::Deny,
@@ -99,6 +103,19 @@ impl Decider {
         let Some(policy) = self.policy.load() else { return false };
         // A decision is a function of bundle and input: on the same bundle it is the same.
         Arc::ptr_eq(&policy, &permit.policy) || self.evaluate(&policy, &permit.input).allow
+    }
+
+    /// What the engine says, or said of the same input and bundle before: asked anew it costs more than all the rest that
+    /// happens to a request in this process.
+    fn answer(&self, policy: &Arc<Policy>, input: Input) -> (Arc<Input>, Decision) {
+        let mut memory = self.memory.borrow_mut();
+        if let Some(known) = memory.recall(policy, &input) {
+            return known;
+        }
+        let decision = self.evaluate(policy, &input);
+        let input = Arc::new(input);
+        memory.keep(&input, &decision);
+        (input, decision)
     }
 
     fn evaluate(&self, policy: &Policy, input: &Input) -> Decision {
