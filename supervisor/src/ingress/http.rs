@@ -215,7 +215,9 @@ fn read_host(raw: &HeaderValue) -> Result<Named, Reason> {
     let text = raw.to_str().map_err(|_| Reason::BadDestination)?;
     let authority = Authority::parse(text).map_err(|_| Reason::BadDestination)?;
     let canonical = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
-    Ok(Named { raw: raw.clone(), authority, canonical })
+    // A copy: the value as it came is a piece of hyper's read buffer, which must not live as long as the connection.
+    let raw = HeaderValue::from_bytes(raw.as_bytes()).map_err(|_| Reason::BadDestination)?;
+    Ok(Named { raw, authority, canonical })
 }
 
 fn pool_key(conn: &Identified, connect: &Permit) -> String {
