@@ -86,25 +86,25 @@ async fn converse(mut app: TcpStream, mut stream: GuestStream) -> Outcome {
 
 async fn other_name(stand: &Stand, arrivals: &mut Arrivals) -> Outcome {
     let target = "service-a.t.nova:443";
-    let _guest = dial(CID_X, HOST_PORT, &hello(Kind::Dependency, stand.x.boot_token, target)).await?;
+    let _guest = dial(CID_X, &hello(Kind::Dependency, stand.x.boot_token, target)).await?;
     arrivals.of_x(Kind::Dependency, target).await?;
     Ok("decided as x".into())
 }
 
 async fn other_token(stand: &Stand, arrivals: &mut Arrivals) -> Outcome {
-    let _guest = dial(CID_X, HOST_PORT, &hello(Kind::Proxy, stand.service_a.boot_token, "")).await?;
+    let _guest = dial(CID_X, &hello(Kind::Proxy, stand.service_a.boot_token, "")).await?;
     arrivals.next().await?.is_refused(HelloFailure::Token)?;
     Ok("x with a stale token".into())
 }
 
 async fn hosts_hello(stand: &Stand, arrivals: &mut Arrivals) -> Outcome {
-    let _guest = dial(CID_X, HOST_PORT, &hello(Kind::Tcp, stand.x.boot_token, "8080")).await?;
+    let _guest = dial(CID_X, &hello(Kind::Tcp, stand.x.boot_token, "8080")).await?;
     arrivals.next().await?.is_refused(HelloFailure::Bad)?;
     Ok("refused".into())
 }
 
 async fn garbage(arrivals: &mut Arrivals) -> Outcome {
-    let mut guest = dial(CID_X, HOST_PORT, b"GET http://service-a.t.nova/ HTTP/1.1\r\n\r\n").await?;
+    let mut guest = dial(CID_X, b"GET http://service-a.t.nova/ HTTP/1.1\r\n\r\n").await?;
     arrivals.next().await?.is_refused(HelloFailure::Bad)?;
     let mut answer = Vec::new();
     // A close before everything was read is a reset.
@@ -114,7 +114,7 @@ async fn garbage(arrivals: &mut Arrivals) -> Outcome {
 }
 
 async fn silence(arrivals: &mut Arrivals) -> Outcome {
-    let mut guest = dial(CID_X, HOST_PORT, b"NOVR").await?;
+    let mut guest = dial(CID_X, b"NOVR").await?;
     let arrival = arrivals.next().await?;
     arrival.is_refused(HelloFailure::Bad)?;
     ensure!(SILENCE.contains(&arrival.after), "after {:?}", arrival.after);
@@ -125,7 +125,7 @@ async fn silence(arrivals: &mut Arrivals) -> Outcome {
 /// CID 2 is the host, and without a host transport also this machine: the caller stays who it is.
 async fn other_way(stand: &Stand, arrivals: &mut Arrivals) -> Outcome {
     let host = nix::libc::VMADDR_CID_HOST;
-    let _guest = dial(host, HOST_PORT, &hello(Kind::Proxy, stand.x.boot_token, "")).await?;
+    let _guest = dial(host, &hello(Kind::Proxy, stand.x.boot_token, "")).await?;
     arrivals.of_x(Kind::Proxy, "").await?;
     Ok(format!("peer CID {CID_X}"))
 }
@@ -145,8 +145,8 @@ pub(super) fn hello(kind: Kind, token: BootToken, target: &str) -> Vec<u8> {
     hello.encode().unwrap_or_default()
 }
 
-pub(super) async fn dial(cid: u32, port: u32, first: &[u8]) -> anyhow::Result<VsockStream> {
-    let mut stream = VsockStream::connect(tokio_vsock::VsockAddr::new(cid, port)).await.context("dialling")?;
+async fn dial(cid: u32, first: &[u8]) -> anyhow::Result<VsockStream> {
+    let mut stream = VsockStream::connect(tokio_vsock::VsockAddr::new(cid, HOST_PORT)).await.context("dialling")?;
     stream.write_all(first).await?;
     Ok(stream)
 }
