@@ -352,7 +352,7 @@ fn a_destination_with_another_identity_is_refused() {
         Upstream::https(&format!("{}:9443", node.ip(80)), &data::issue(&stranger, "spiffe://web/api", "api.test"));
     let answer = ask(&mut node.proxy(X), &get("http://api.test:9443/v1/a", "api.test:9443"));
     assert_eq!(answer.status, 502, "{answer:?}");
-    let line = node.audited_once(|line| requests(line));
+    let line = node.audited_once(requests);
     assert!(is(&line, &[("verdict", "error"), ("reason", "upstream_identity"), ("rule", "x-to-api")]), "{line}");
     assert!(wrong.seen().is_empty());
 }
@@ -366,7 +366,7 @@ fn a_workload_that_is_not_the_callee_gets_nothing() {
     let impostor = Upstream::https(&format!("{}:8443", node.ip(70)), &node.svid("b"));
     let answer = ask(&mut node.proxy(X), &get("http://service-a.t.nova:8443/v1/orders/1", "service-a.t.nova"));
     assert_eq!(answer.status, 502, "{answer:?}");
-    let line = node.audited_once(|line| requests(line));
+    let line = node.audited_once(requests);
     assert!(is(&line, &[("reason", "upstream_identity"), ("rule", "x-to-a")]), "{line}");
     assert!(impostor.accepted() == 1 && impostor.seen().is_empty());
 }

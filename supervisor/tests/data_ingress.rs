@@ -375,7 +375,7 @@ fn what_http_allows_passes_unchanged() {
                     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n".to_owned()
                 }
                 "/v1/orders/empty" => "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_owned(),
-                other => panic!("unexpected {other}"),
+                other => format!("HTTP/1.1 500 unexpected {other}\r\nContent-Length: 0\r\n\r\n"),
             };
             link.send(answer);
         }

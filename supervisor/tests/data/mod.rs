@@ -1,6 +1,7 @@
 //! A node whose supervisor is the real program and whose guests, callers and destinations are this test: each as hostile as
 //! the test wants. Every node has loopback addresses of its own, so tests run side by side.
 #![allow(dead_code, unused_imports, unreachable_pub, reason = "each test binary uses its own part of it")]
+#![allow(clippy::panic, reason = "a test that cannot go on fails")]
 
 mod client;
 mod guest;
