@@ -5,7 +5,7 @@ use comfy_table::{Cell, ContentArrangement, Table};
 use super::Report;
 use crate::lab::files::{A, X};
 use crate::lab::isolate::how_to_enter;
-use crate::lab::node::Node;
+use crate::lab::node::{Node, step};
 
 const WIDTH: u16 = 150;
 
@@ -28,6 +28,7 @@ pub(super) fn how_to_try(node: &mut Node) -> anyhow::Result<()> {
     if node.phase(A.pod).is_ok_and(|phase| phase != "SERVING") {
         // Row 12 took it away.
         node.novalet(&["restart", A.pod])?;
+        step("starting service-a again", || node.wait_until_serving())?;
     }
     let enter = how_to_enter(node.kind);
     let (run, lab) = (node.run.display(), std::env::current_exe()?.display().to_string());
@@ -35,8 +36,8 @@ pub(super) fn how_to_try(node: &mut Node) -> anyhow::Result<()> {
     let guest = |workload: &str| format!("{enter} {lab} in-guest --run {run} {workload} --");
     eprintln!("\nThe node is up until Ctrl-C. In another terminal:");
     for command in [
-        format!("{} curl -i http://{}/v1/orders/42", guest(X.id), A.host()),
-        format!("{} curl -i -X DELETE http://{}/v1/orders/42", guest(X.id), A.host()),
+        format!("{} curl -isS http://{}/v1/orders/42", guest(X.id), A.host()),
+        format!("{} curl -isS -X DELETE http://{}/v1/orders/42", guest(X.id), A.host()),
         format!("{enter} {supervisor} connections --socket {run}/node/admin.sock"),
         format!("{enter} tail -n 3 {run}/node/audit.jsonl"),
     ] {

@@ -95,7 +95,11 @@ impl Node {
         Ok(node)
     }
 
-    fn wait_until_serving(&mut self) -> anyhow::Result<()> {
+    /// Waits until every workload serves.
+    ///
+    /// # Errors
+    /// When one does not in time.
+    pub fn wait_until_serving(&mut self) -> anyhow::Result<()> {
         wait_for("workloads serve", BOOT, || {
             self.check()?;
             for Workload { id, pod, .. } in files::WORKLOADS {
