@@ -34,6 +34,9 @@ struct Requirements {
 struct Requirement {
     id: String,
     text: String,
+    /// Shorter ids that tests may use for it, such as the whole requirement that this is the first part of.
+    #[serde(default)]
+    also: Vec<String>,
     /// Why there is no test; only for what no test can show or what is still to come.
     open: Option<String>,
 }
@@ -47,6 +50,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let requirements: Requirements = toml::from_str(&text).context(SOURCE)?;
     let mut covered = Covered::new();
     scan(&root, &root, &mut covered)?;
+    for requirement in &requirements.requirement {
+        for alias in &requirement.also {
+            let tests = covered.remove(alias).unwrap_or_default();
+            if !tests.is_empty() {
+                covered.entry(requirement.id.clone()).or_default().extend(tests);
+            }
+        }
+    }
     let unknown: Vec<String> = covered
         .iter()
         .filter(|(id, _)| !requirements.requirement.iter().any(|requirement| requirement.id == **id))
@@ -90,9 +101,23 @@ fn marks(text: &str) -> Vec<(String, String)> {
     for (at, line) in lines.iter().enumerate() {
         let Some(ids) = line.strip_prefix("// covers: ") else { continue };
         let test = lines[at..].iter().find_map(|line| name_below(line)).unwrap_or_else(|| "?".into());
-        found.extend(ids.split(',').map(|id| (id.trim().to_owned(), test.clone())));
+        found.extend(ids_of(ids).map(|id| (id, test.clone())));
     }
     found
+}
+
+/// The ids of a mark. What stands in parentheses (attacks, settled points) is for the reader.
+fn ids_of(text: &str) -> impl Iterator<Item = String> {
+    let mut depth = 0;
+    let outside: String = text
+        .chars()
+        .filter(|letter| {
+            depth += i32::from(*letter == '(') - i32::from(*letter == ')');
+            depth == 0 && *letter != ')'
+        })
+        .collect();
+    let words = outside.split([',', ' ']).filter(|word| !word.is_empty()).map(ToOwned::to_owned);
+    words.collect::<Vec<_>>().into_iter()
 }
 
 /// `fn name(` or the text of a suite's case: `case("name", ...`.
@@ -132,7 +157,7 @@ mod tests {
 
     #[test]
     fn marks_name_the_test_below_them() {
-        let text = "mod t {\n// covers: A1, A2b\n#[test]\nfn it_works() {}\n    // covers: A3\n    suite.case(\"guests lie\", |lab| ())\n}";
+        let text = "mod t {\n// covers: A1, A2b (T1, K2)\n#[test]\nfn it_works() {}\n    // covers: A3\n    suite.case(\"guests lie\", |lab| ())\n}";
         let found = marks(text);
         assert_eq!(found[0], ("A1".into(), "it_works".into()));
         assert_eq!(found[1], ("A2b".into(), "it_works".into()));
@@ -142,7 +167,12 @@ mod tests {
     #[test]
     fn a_requirement_without_test_needs_a_reason() {
         let one = |open: Option<&str>| Requirements {
-            requirement: vec![Requirement { id: "A1".into(), text: "x".into(), open: open.map(Into::into) }],
+            requirement: vec![Requirement {
+                id: "A1".into(),
+                text: "x".into(),
+                also: Vec::new(),
+                open: open.map(Into::into),
+            }],
         };
         assert!(page(&one(None), &Covered::new()).is_err());
         assert!(page(&one(Some("later")), &Covered::new()).is_ok_and(|page| page.contains("| A1 | x | open: later |")));
