@@ -155,11 +155,18 @@ fn an_app_that_dies_in_the_middle_is_recorded_as_that() {
 fn nothing_is_missing_in_the_log_of_a_supervisor_that_was_stopped() {
     let node = Node::start();
     let _plain = Upstream::http(&format!("{}:8080", node.ip(80)));
-    node.guest(A).serve(|mut link, _| {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    node.guest(A).serve(move |mut link, _| {
         if link.target == "15432" {
-            drop(link.rest());
-        } else {
-            while read_request(&mut link).is_ok() {
+            return drop(link.rest());
+        }
+        while let Ok(request) = read_request(&mut link) {
+            if request.contains("/last") {
+                link.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n");
+                let _ = wait.lock().expect("no panic").recv();
+                link.send("last");
+            } else {
                 link.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
             }
         }
@@ -178,18 +185,26 @@ fn nothing_is_missing_in_the_log_of_a_supervisor_that_was_stopped() {
     half.write_all(&hello(1, false, token(X), "")[..10]).expect("sent");
     let mut raw = data::dial(&node.ip(99), &format!("{}:{RAW}", node.ip(21))).expect("connected");
     raw.write_all(b"x").expect("sent");
-    until("all are counted", || node.open("x") == 16 && node.open("service-a") == 11);
+    let mut last = node.call(Some(&x), HTTPS).expect("connected");
+    last.send("GET /v1/orders/last HTTP/1.1\r\nHost: a\r\n\r\n");
+    read_head(&mut last).expect("a head");
+    until("all are counted", || node.open("x") == 16 && node.open("service-a") == 12);
     node.terminate();
     // The raw stream would go on until the drain's end: its caller ends it.
     assert!(!matches!(idle[0].read(&mut [0; 8]), Ok(1..)), "the drain began");
     drop(raw);
+    let open = |workload: &str| node.endpoint(workload).map_or(0, |row| row["connections"].as_u64().expect("a count"));
+    until("only the last answer is open", || open("service-a") == 1 && open("x") == 0);
+    // It ends, and the process with it at once: before any thread's buffer would be handed over by its clock.
+    go.send(()).expect("the app waits");
+    last.read_exact(&mut [0; 4]).expect("the whole answer");
     node.wait_exit();
     let lines = node.audit();
     each_once(&lines);
-    assert_eq!(count(&lines, &[("kind", "request")]), 20, "{lines:#?}");
+    assert_eq!(count(&lines, &[("kind", "request")]), 21, "{lines:#?}");
     assert_eq!(count(&lines, &[("kind", "connection"), ("direction", "egress")]), 16, "{lines:#?}");
     // The raw one is a pair.
-    assert_eq!(count(&lines, &[("kind", "connection"), ("direction", "ingress")]), 10, "{lines:#?}");
+    assert_eq!(count(&lines, &[("kind", "connection"), ("direction", "ingress")]), 11, "{lines:#?}");
     assert_eq!(count(&lines, &[("kind", "open")]), 1);
     assert_eq!(count(&lines, &[("kind", "close")]), 1);
 }

@@ -85,10 +85,12 @@ fn what_outlasts_the_drain_is_cut_and_recorded() {
     let mut handshake = data::dial(&node.ip(99), &format!("{}:{HTTPS}", node.ip(21))).expect("connected");
     handshake.write_all(&[0x16]).expect("sent");
     until("both are counted", || node.open("service-a") == 2);
+    let began = Instant::now();
     node.edit_endpoint("service-a", "drain_timeout_ms: 8000", "drain_timeout_ms: 500");
     node.edit_endpoint("service-a", "state: ready", "state: draining");
     assert!(!matches!(raw.read(&mut [0; 8]), Ok(1..)));
     assert!(!matches!(handshake.read(&mut [0; 8]), Ok(1..)));
+    assert!(began.elapsed().as_secs() < 6, "a handshake outlived its endpoint");
     let close = node.audited_once(|line| is(line, &[("kind", "close"), ("direction", "ingress")]));
     assert!(is(&close, &[("close", "draining")]), "{close}");
     until("it is drained", || node.endpoint("service-a").is_none_or(|row| row["phase"] == "DRAINED"));

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use data::{A, HTTPS, Node, Plan, RAW, Tls, in_time, is, issue, read_answer, read_request, until};
 use nova_proto::ids::SpiffeId;
+use nova_supervisor::gate::{Exchange, Limits};
 use nova_supervisor::identity::Issued;
 
 const ORDER: &str = "GET /v1/orders/42 HTTP/1.1\r\nHost: service-a.t.nova\r\n\r\n";
@@ -477,4 +478,18 @@ fn a_partner_is_let_in_under_its_own_name_and_a_wrapped_stream_keeps_its_end() {
     let mut tls = node.call(Some(&partner), 7443).expect("connected");
     let _ = tls.write_all(b"x");
     assert!(!matches!(tls.read(&mut [0; 8]), Ok(1..)));
+}
+
+// covers: A7b
+#[test]
+fn a_connection_whose_request_was_overtaken_by_its_answer_is_not_reusable() {
+    let mut exchange = Exchange::new(Limits::default());
+    let request = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nfirst";
+    assert_eq!(exchange.requests(request), Ok(request.len()));
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    assert_eq!(exchange.answers(answer), Ok(answer.len()));
+    assert!(!exchange.is_reusable());
+    // Also once the rest has gone out: the app may have taken it for the next request.
+    assert_eq!(exchange.requests(b"other"), Ok(5));
+    assert!(!exchange.is_reusable());
 }
