@@ -77,7 +77,7 @@ impl Decider {
     /// # Errors
     /// The reason of the denial, which the record holds already.
     pub fn decide(&self, input: Input, record: &mut Record) -> Result<Permit, Reason> {
-        let Some(policy) = self.policy.load() else {
+        let Some(policy) = self.current() else {
             record.deny(Reason::NoPolicy);
             return Err(Reason::NoPolicy);
         };
@@ -100,7 +100,7 @@ impl Decider {
     /// Whether the policy of now still grants what `permit` was given for.
     #[must_use]
     pub fn still_allows(&self, permit: &Permit) -> bool {
-        let Some(policy) = self.policy.load() else { return false };
+        let Some(policy) = self.current() else { return false };
         // A decision is a function of bundle and input: on the same bundle it is the same.
         Arc::ptr_eq(&policy, &permit.policy) || self.evaluate(&policy, &permit.input).allow
     }
@@ -108,19 +108,29 @@ impl Decider {
     /// What the engine says, or said of the same input and bundle before: asked anew it costs more than all the rest that
     /// happens to a request in this process.
     fn answer(&self, policy: &Arc<Policy>, input: Input) -> (Arc<Input>, Decision) {
-        let mut memory = self.memory.borrow_mut();
-        if let Some(known) = memory.recall(policy, &input) {
+        if let Some(known) = self.memory.borrow().recall(&input) {
             return known;
         }
         let decision = self.evaluate(policy, &input);
         let input = Arc::new(input);
-        memory.keep(&input, &decision);
+        self.memory.borrow_mut().keep(&input, &decision);
         (input, decision)
+    }
+
+    /// The bundle that decides now, in this thread's own handle.
+    fn current(&self) -> Option<Arc<Policy>> {
+        self.memory.borrow_mut().follow(self.policy.peek().as_ref())
     }
 
     fn evaluate(&self, policy: &Policy, input: &Input) -> Decision {
         self.engine.borrow_mut().decide(policy, input)
     }
+}
+
+/// What `policy` says of `input`, for people who ask. Gives no permit.
+#[must_use]
+pub fn verdict_of(policy: &Policy, input: &Input) -> Decision {
+    Evaluator::new().decide(policy, input)
 }
 
 /// Resolves when a stream that runs on `permit` must end. A drain lets it finish.

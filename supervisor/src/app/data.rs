@@ -49,6 +49,8 @@ impl DataService {
     /// Makes the services of this thread, on its runtime.
     pub(super) fn new(shared: Shared) -> io::Result<Self> {
         let Shared { endpoints, policy, audit, registry, verifier, links, guard, resolver, presence_lost } = shared;
+        // Every record counts in it, so each thread has a handle of its own.
+        let audit = Arc::new(AuditSink::clone(&audit));
         let decider = Rc::new(Decider::new(Arc::clone(&policy), Arc::clone(&audit)));
         let trust = Arc::clone(verifier.trust());
         let dialer = Rc::new(Dialer::new(endpoints, links, guard, Resolver::new(&resolver)?, trust));

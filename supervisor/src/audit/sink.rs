@@ -28,7 +28,8 @@ const WRITE_BYTES: usize = 1024 * 1024;
 /// What the writer holds while the disk refuses: denials go on being recorded until then, after that they are counted.
 const HELD_MAX: usize = 64 * 1024 * 1024;
 
-/// The way into the log. One per process.
+/// The way into the log. One per process; clones lead into the same one.
+#[derive(Clone)]
 pub struct AuditSink {
     to_writer: SyncSender<Message>,
     writable: Arc<AtomicBool>,

@@ -5,7 +5,7 @@
 
 mod feed;
 mod refusal;
-mod source;
+pub(crate) mod source;
 mod status;
 mod store;
 mod verifier;

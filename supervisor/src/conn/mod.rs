@@ -45,7 +45,8 @@ impl Accepted {
         direction: &'static str,
         from: Option<SocketAddr>,
     ) -> Option<Self> {
-        let spec = endpoint.spec();
+        // A copy: every request of the connection counts in its handles, which must not be a count that threads share.
+        let spec = Arc::new(EndpointSpec::clone(&endpoint.spec()));
         let mut record = Record::open(sink, Kind::Connection, direction, &spec);
         if let Some(from) = from {
             record.src(from);

@@ -66,7 +66,8 @@ async fn exchange(
             Err(SendFailure::Unsent(unsent)) => request = *unsent,
         }
     }
-    let mut upstream = HttpUpstream::start(open(record).await?).await?;
+    // Boxed: dialling is rare and its state is large, and hyper copies the future of every request into its place.
+    let mut upstream = Box::pin(async { HttpUpstream::start(open(record).await?).await }).await?;
     match send(&mut upstream, request, meter).await {
         Ok(response) => Ok((checked(response, record)?, upstream)),
         Err(SendFailure::Failed(reason)) => Err(reason),

@@ -16,23 +16,31 @@ const TEXT_MAX: usize = 512;
 /// Answers of one bundle, by the whole input.
 #[derive(Default)]
 pub(super) struct Memory {
-    /// Held, so that no other bundle can come to lie at its address.
-    policy: Option<Arc<Policy>>,
+    /// The bundle as all threads have it. Held, so that no other can come to lie at its address.
+    shared: Option<Arc<Policy>>,
+    /// The same bundle behind a count of this thread's own: cores that count in one place wait for each other.
+    own: Option<Arc<Policy>>,
     answers: HashMap<Arc<Input>, Decision>,
 }
 
 impl Memory {
-    /// The answer to an equal input on the same bundle. Another bundle than before empties the memory.
-    pub(super) fn recall(&mut self, policy: &Arc<Policy>, input: &Input) -> Option<(Arc<Input>, Decision)> {
-        if !self.policy.as_ref().is_some_and(|known| Arc::ptr_eq(known, policy)) {
+    /// Goes over to `live`, the bundle of now. Another one than before empties the memory.
+    pub(super) fn follow(&mut self, live: Option<&Arc<Policy>>) -> Option<Arc<Policy>> {
+        if self.shared.as_ref().map(Arc::as_ptr) != live.map(Arc::as_ptr) {
             self.answers.clear();
-            self.policy = Some(Arc::clone(policy));
+            self.shared = live.cloned();
+            self.own = live.map(|policy| Arc::new(Policy::clone(policy)));
         }
+        self.own.clone()
+    }
+
+    /// The answer to an equal input on the bundle of the last [`Memory::follow`].
+    pub(super) fn recall(&self, input: &Input) -> Option<(Arc<Input>, Decision)> {
         let (input, decision) = self.answers.get_key_value(input)?;
         Some((Arc::clone(input), decision.clone()))
     }
 
-    /// Keeps an answer on the bundle of the last [`Memory::recall`]. A failure of the engine is no answer.
+    /// Keeps an answer on the bundle of the last [`Memory::follow`]. A failure of the engine is no answer.
     pub(super) fn keep(&mut self, input: &Arc<Input>, decision: &Decision) {
         let text = input.path().map_or(0, str::len) + input.method().map_or(0, str::len);
         if decision.reason == DecisionReason::EngineError || text > TEXT_MAX {

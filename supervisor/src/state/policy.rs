@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Guard};
 use nova_policy::engine::Policy;
 use tokio::sync::watch;
 
@@ -23,6 +23,12 @@ impl PolicyCell {
     #[must_use]
     pub fn load(&self) -> Option<Arc<Policy>> {
         self.live.load_full()
+    }
+
+    /// As [`PolicyCell::load`], without counting in the count that all threads share: for a look on a request's path.
+    #[must_use]
+    pub fn peek(&self) -> Guard<Option<Arc<Policy>>> {
+        self.live.load()
     }
 
     /// Makes `policy` the one that decides, and wakes every live connection to be decided again.
