@@ -4,14 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nova_policy::engine::Policy;
+use nova_policy::engine::{Evaluator, Policy};
 use nova_policy::input::Input;
 use serde_json::Value;
 
 use super::protocol::{Code, DecisionView, ExplanationView, Failure, ReplayView};
 use super::{AdminHandles, audit_log, view};
 use crate::bundles::KEPT;
-use crate::decide::verdict_of;
 
 /// Longest decision id that is looked for.
 const MAX_ID: usize = 64;
@@ -26,7 +25,7 @@ pub(super) fn explain(handles: &AdminHandles, input: Value) -> Result<Explanatio
 pub(super) fn decide(handles: &AdminHandles, input: Value) -> Result<DecisionView, Failure> {
     let input = parse(input)?;
     let policy = active(handles)?;
-    let decision = verdict_of(&policy, &input);
+    let decision = Evaluator::new().decide(&policy, &input);
     Ok(view::decision(&policy, &decision))
 }
 

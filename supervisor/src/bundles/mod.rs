@@ -5,7 +5,7 @@
 
 mod feed;
 mod refusal;
-pub(crate) mod source;
+mod source;
 mod status;
 mod store;
 mod verifier;
