@@ -18,7 +18,7 @@ mod verify;
 
 pub use error::BundleError;
 pub use keys::{KeyError, KeyPair, SigningKey, VerifyKeys};
-pub use manifest::Manifest;
+pub use manifest::{Manifest, WasmModule};
 pub use sign::{Claims, SignError, build};
 pub use verify::{Inspection, VerifiedBundle, VerifyOptions, dangerous_unverified, inspect, verify};
 

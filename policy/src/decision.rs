@@ -27,6 +27,12 @@ impl Decision {
         Self { allow: false, would_deny: false, rule_id: "".into(), credential: "".into(), reason }
     }
 
+    /// An engine's answer, if it is one an engine may give: a reason of its own, and `allow` as that reason has it.
+    pub(crate) fn of_engine(self) -> Option<Self> {
+        DecisionReason::from_engine(self.reason.as_str()).filter(|reason| reason.allows() == self.allow)?;
+        Some(self)
+    }
+
     /// Turns a grant that needs a credential into a refusal: no node can provide credentials yet. Rule and credential
     /// stay in the answer, for the audit record.
     pub(crate) fn without_credentials(self) -> Self {

@@ -1,32 +1,77 @@
-//! Decides with the regorus virtual machine. A [`Policy`] is shared by all threads; every thread has its own
-//! [`Evaluator`]. Whatever is not an object with `allow == true` is a deny.
+//! Decides. A [`Policy`] is shared by all threads; every thread has its own [`Evaluator`]. Whatever is not an object with
+//! `allow == true` is a deny.
+//!
+//! ```text
+//!   VerifiedBundle --Policy::load--> Policy = data + Engine       Engine --machine()--> Machine, one per thread
+//!      with policy.wasm:    Wasm    OPA's own compiler made it, wasmtime runs it
+//!      without:             Rego    regorus compiles and runs the Rego
+//!      on request:          Server  a real OPA on a Unix socket, for replay and conformance only
+//! ```
+//! The bundle chooses, so that every node decides with what the publisher tested.
 
 mod evaluator;
+mod rego;
+mod server;
+mod wasm;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 pub use evaluator::Evaluator;
-use regorus::Value;
-use regorus::languages::rego::compiler::Compiler;
-use regorus::rvm::program::Program;
+pub use server::{OpaClient, OpaError};
 use thiserror::Error;
 
 use crate::bundle::{Manifest, VerifiedBundle};
 use crate::compile::{MAX_VECTORS, Vector};
 use crate::data::{EgressTarget, NodeData, SCHEMA};
+use crate::decision::Decision;
 use crate::host::Host;
+use crate::input::Input;
 
-/// The rule that is asked.
-const ENTRY_POINT: &str = "data.nova.authz.decision";
+/// Time one decision may take; longer means denied.
+const TIME_BUDGET: Duration = Duration::from_millis(50);
+/// Most machines that wait for a thread.
+const MAX_READY: usize = 256;
+/// The compiled policy of a bundle; its presence chooses the engine.
+pub(crate) const WASM_FILE: &str = "policy.wasm";
+/// The rule that is asked, as OPA's tools write it.
+pub(crate) const WASM_ENTRY_POINT: &str = "nova/authz/decision";
 /// Vectors of the bundle.
 pub(crate) const VECTORS_FILE: &str = "nova/vectors.json";
 
 /// A loaded policy: immutable, cheap to clone, the same for all threads.
 #[derive(Clone)]
-pub struct Policy(Arc<Loaded>);
+pub struct Policy {
+    loaded: Arc<Loaded>,
+    served: Arc<Served>,
+}
+
+/// One way to evaluate policy.
+trait Engine: Send + Sync {
+    /// Its name in audit lines.
+    fn name(&self) -> &'static str;
+
+    /// A machine for one thread.
+    fn machine(&self) -> Result<Box<dyn Machine>, LoadError>;
+}
+
+/// What one thread evaluates with. After a failure, which is `None`, it is dropped and another one made.
+trait Machine: Send {
+    fn decide(&mut self, input: &Input) -> Option<Decision>;
+
+    /// The raw answer to any JSON.
+    fn answer(&mut self, input: &serde_json::Value) -> Option<serde_json::Value>;
+}
+
+/// An engine with machines that wait for threads: one that holds its own copy of the data takes long to make.
+struct Served {
+    engine: Box<dyn Engine>,
+    ready: Mutex<Vec<Box<dyn Machine>>>,
+}
 
 struct Loaded {
     manifest: Manifest,
@@ -36,8 +81,6 @@ struct Loaded {
     data: NodeData,
     external_cas: BTreeMap<String, Vec<Vec<u8>>>,
     vectors: Vec<Vector>,
-    value: Value,
-    program: Arc<Program>,
 }
 
 /// Why a verified bundle cannot be served.
@@ -97,11 +140,56 @@ impl Policy {
         let data = read_data(&text)?;
         let external_cas = decode_cas(&data)?;
         let vectors = read_vectors(&bundle)?;
-        let value = Value::from_json_str(&text).map_err(|error| LoadError::Data(error.to_string()))?;
-        let program = compile(&bundle.modules)?;
+        let engine: Box<dyn Engine> = match bundle.files.get(WASM_FILE) {
+            Some(wasm) => Box::new(wasm::Wasm::new(wasm, &bundle.manifest, text)?),
+            None => Box::new(rego::Rego::new(&bundle.modules, &text)?),
+        };
         let sha256 = bundle.sha256().to_owned();
         let manifest = bundle.manifest;
-        Ok(Self(Arc::new(Loaded { manifest, serial, expires, sha256, data, external_cas, vectors, value, program })))
+        let loaded = Loaded { manifest, serial, expires, sha256, data, external_cas, vectors };
+        let policy = Self { loaded: Arc::new(loaded), served: Arc::new(Served::new(engine)) };
+        // A bundle whose engine cannot even start is refused here and not at the first request.
+        policy.warm(1)?;
+        Ok(policy)
+    }
+
+    /// The same policy, asked of a real OPA that serves the same bundle on a Unix socket. For replay and conformance
+    /// only: it blocks its thread, and nothing here verifies what that OPA has loaded.
+    #[must_use]
+    pub fn with_opa_server(&self, socket: &Path) -> Self {
+        let engine = Box::new(server::Server::new(socket));
+        Self { loaded: Arc::clone(&self.loaded), served: Arc::new(Served::new(engine)) }
+    }
+
+    /// Name of the engine that decides, for audit records: `regorus`, `opa-wasm` or `opa-server`.
+    #[must_use]
+    pub fn engine_name(&self) -> &'static str {
+        self.served.engine.name()
+    }
+
+    /// Makes machines until `threads` of them wait, so that the first decision of a thread need not make its own. With
+    /// `policy.wasm` each holds a copy of the data, and making one takes a tenth of a second for 6 MB.
+    ///
+    /// # Errors
+    /// When the engine makes none.
+    pub fn warm(&self, threads: usize) -> Result<(), LoadError> {
+        let missing = threads.min(MAX_READY).saturating_sub(self.served.ready().len());
+        for _ in 0..missing {
+            self.keep(self.served.engine.machine()?);
+        }
+        Ok(())
+    }
+
+    fn keep(&self, machine: Box<dyn Machine>) {
+        let mut ready = self.served.ready();
+        if ready.len() < MAX_READY {
+            ready.push(machine);
+        }
+    }
+
+    fn take_machine(&self) -> Option<Box<dyn Machine>> {
+        let waiting = self.served.ready().pop();
+        waiting.or_else(|| self.served.engine.machine().ok())
     }
 
     /// Runs the vectors that the compiler put into the bundle on this node's engine.
@@ -110,7 +198,7 @@ impl Policy {
     /// The first vector that comes out differently.
     pub fn self_test(&self) -> Result<usize, LoadError> {
         let mut evaluator = Evaluator::new();
-        for vector in &self.0.vectors {
+        for vector in &self.loaded.vectors {
             let got = evaluator.evaluate(self, &vector.input);
             if got != vector.want {
                 return Err(LoadError::SelfTest {
@@ -120,61 +208,62 @@ impl Policy {
                 });
             }
         }
-        Ok(self.0.vectors.len())
+        evaluator.give_back();
+        Ok(self.loaded.vectors.len())
     }
 
     /// Revision, for logs and audit records.
     #[must_use]
     pub fn revision(&self) -> &str {
-        &self.0.manifest.revision
+        &self.loaded.manifest.revision
     }
 
     /// Serial; grows with every publish.
     #[must_use]
     pub fn serial(&self) -> u64 {
-        self.0.serial
+        self.loaded.serial
     }
 
     /// When the bundle expires, in Unix seconds.
     #[must_use]
     pub fn expires_at(&self) -> u64 {
-        self.0.expires
+        self.loaded.expires
     }
 
     /// Hash of the bundle file, hex.
     #[must_use]
     pub fn sha256(&self) -> &str {
-        &self.0.sha256
+        &self.loaded.sha256
     }
 
     /// The compiled rules.
     #[must_use]
     pub fn data(&self) -> &NodeData {
-        &self.0.data
+        &self.loaded.data
     }
 
     /// Whether the bundle was compiled with this workload on the node.
     #[must_use]
     pub fn knows_workload(&self, workload: &str) -> bool {
-        self.0.data.workloads.contains_key(workload)
+        self.loaded.data.workloads.contains_key(workload)
     }
 
     /// Whether any rule lets anybody come to this port.
     #[must_use]
     pub fn exposes(&self, target: &str, port: &str) -> bool {
-        self.0.data.ingress.get(target).is_some_and(|ports| ports.contains_key(port))
+        self.loaded.data.ingress.get(target).is_some_and(|ports| ports.contains_key(port))
     }
 
     /// External CAs: name to certificates in DER.
     #[must_use]
     pub fn external_cas(&self) -> &BTreeMap<String, Vec<Vec<u8>>> {
-        &self.0.external_cas
+        &self.loaded.external_cas
     }
 
     /// What the rule that granted an egress call leads to.
     #[must_use]
     pub fn egress_target(&self, source: &str, rule_id: &str, host: &Host, port: u16) -> Option<&EgressTarget> {
-        let targets = self.0.data.targets.get(source)?.get(rule_id)?;
+        let targets = self.loaded.data.targets.get(source)?.get(rule_id)?;
         targets.iter().find(|target| target.covers(host, port))
     }
 
@@ -185,14 +274,24 @@ impl Policy {
         host: &'p Host,
         port: u16,
     ) -> impl Iterator<Item = (&'p str, &'p EgressTarget)> {
-        let rules = self.0.data.targets.get(source).into_iter().flatten();
+        let rules = self.loaded.data.targets.get(source).into_iter().flatten();
         rules.flat_map(move |(rule, targets)| {
             targets.iter().filter(move |target| target.covers(host, port)).map(move |target| (rule.as_str(), target))
         })
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.loaded, &other.loaded) && Arc::ptr_eq(&self.served, &other.served)
+    }
+}
+
+impl Served {
+    fn new(engine: Box<dyn Engine>) -> Self {
+        Self { engine, ready: Mutex::default() }
+    }
+
+    fn ready(&self) -> std::sync::MutexGuard<'_, Vec<Box<dyn Machine>>> {
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -242,16 +341,6 @@ fn read_vectors(bundle: &VerifiedBundle) -> Result<Vec<Vector>, LoadError> {
         return Err(LoadError::Vectors(format!("more than {MAX_VECTORS} vectors")));
     }
     Ok(vectors)
-}
-
-pub(crate) fn compile(modules: &[(String, String)]) -> Result<Arc<Program>, LoadError> {
-    let fail = |error: &dyn std::fmt::Display| LoadError::Compile(error.to_string());
-    let mut engine = regorus::Engine::new();
-    for (name, text) in modules {
-        engine.add_policy(name.clone(), text.clone()).map_err(|error| fail(&error))?;
-    }
-    let compiled = engine.compile_with_entrypoint(&ENTRY_POINT.into()).map_err(|error| fail(&error))?;
-    Compiler::compile_from_policy(&compiled, &[ENTRY_POINT]).map_err(|error| fail(&error))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::bundle::{KeyPair, SigningKey, VerifyKeys, VerifyOptions, verify};
 use crate::compile::{Options, SourceText, compile_texts};
 use crate::data::NodeData;
 use crate::engine::Policy;
-use crate::publish::{Publish, bundle_of};
+use crate::publish::{Evaluation, Publish, bundle_for};
 use crate::report::Report;
 
 pub(crate) const NOW: u64 = 1_800_000_000;
@@ -25,10 +25,15 @@ pub(crate) fn data(rules: &str, workloads: &str, node: &str) -> Result<NodeData,
 
 /// Signs, verifies and loads compiled data.
 pub(crate) fn policy_of(data: &NodeData) -> Policy {
+    policy_for(data, Evaluation::Rego)
+}
+
+/// The same for a chosen engine.
+pub(crate) fn policy_for(data: &NodeData, evaluation: Evaluation) -> Policy {
     let pair = KeyPair::eddsa().expect("a key");
     let key = SigningKey::from_pem(pair.private_pem.as_bytes()).expect("a key");
     let how = Publish { key: &key, key_id: "k", serial: 1, now: NOW, expires_in: 60 };
-    let bundle = bundle_of(data, &how).expect("a bundle");
+    let bundle = bundle_for(data, evaluation, &how).expect("a bundle");
     let mut keys = VerifyKeys::default();
     keys.insert("k", pair.algorithm, pair.public_pem);
     let options =

@@ -38,7 +38,7 @@ fn read<T: serde::de::DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&text).expect(name)
 }
 
-// covers: A5a
+// covers: A5a, B4d
 #[test]
 fn every_bundle_gets_the_recommended_verdict() {
     let reasons = BTreeMap::from([
@@ -91,7 +91,7 @@ fn every_bundle_gets_the_recommended_verdict() {
     }
 }
 
-// covers: A5a
+// covers: A5a, B4d
 #[test]
 fn a_bundle_that_opa_itself_built_and_signed_is_served() {
     // Made with `opa build -b . --signing-key key.pem --signing-alg ES256 --claims-file claims.json` of OPA 1.22.3.
@@ -113,7 +113,7 @@ fn a_bundle_that_opa_itself_built_and_signed_is_served() {
     assert_eq!(verify(&bytes, &other_node).map_err(|error| error.reason()).err(), Some("scope_mismatch"));
 }
 
-// covers: A5a
+// covers: A5a, B4d
 #[test]
 fn structured_files_hash_as_opa_hashes_them() {
     let rows: Vec<HashRow> = read("hash-vectors.json");

@@ -4,6 +4,8 @@ mod bench;
 mod coverage;
 mod demo;
 mod deny;
+mod opa;
+mod policy_wasm;
 mod report;
 mod setup;
 mod stage;
@@ -32,6 +34,8 @@ enum Command {
     Bench(bench::Args),
     /// Install what demo, tests and benches need, and say what
     Setup(setup::Args),
+    /// Compile the policy's Rego to WebAssembly with real OPA; the result is committed
+    PolicyWasm(policy_wasm::Args),
     /// Check licences, sources and advisories of all dependencies (cargo-deny, built once into the cache)
     Deny,
     /// Build the binaries that the lab runs and print where they are, as JSON
@@ -45,6 +49,7 @@ fn main() -> ExitCode {
         Command::Coverage(args) => coverage::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Setup(args) => setup::run(&args),
+        Command::PolicyWasm(args) => policy_wasm::run(&args),
         Command::Deny => deny::run(),
         Command::Stage(args) => stage::run(&args),
     };

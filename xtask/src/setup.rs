@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use crate::{report, stage};
+use crate::{opa, report, stage};
 
 /// The host side of vsock for QEMU, as a process with Unix sockets.
 const VHOST: &str = "vhost-device-vsock";
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let needs = [Need::Lab, Need::Microvm, Need::Bench];
     if args.check {
         let missing = missing_packages(&needs);
-        let others = [(kernel().is_none(), KERNEL_PACKAGE), (vhost().is_none(), VHOST)];
+        let others = [(kernel().is_none(), KERNEL_PACKAGE), (vhost().is_none(), VHOST), (opa::find().is_none(), "opa")];
         let mut names = missing;
         names.extend(others.iter().filter(|(missing, _)| *missing).map(|(_, name)| *name));
         println!(
@@ -70,6 +70,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(if names.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     install(&needs)?;
+    opa::install()?;
     eprintln!("everything is there");
     Ok(ExitCode::SUCCESS)
 }

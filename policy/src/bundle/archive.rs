@@ -117,7 +117,7 @@ mod tests {
         gzip.finish().expect("memory")
     }
 
-    // covers: A5a
+    // covers: A5a, B4d
     #[test]
     fn names_that_could_escape_and_entries_that_are_no_files_are_refused() {
         for bad in ["../a", "a/../b", "a//b", "a/.", "//a", "././a", "a\\b", "a\nb", "..", "/"] {
@@ -132,7 +132,7 @@ mod tests {
         assert!(unpack(&tar_with(b"./a", EntryType::Regular, false)).is_ok_and(|files| files.contains_key("a")));
     }
 
-    // covers: A5a
+    // covers: A5a, B4d
     #[test]
     fn bombs_and_cut_or_extended_files_are_refused() {
         let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());

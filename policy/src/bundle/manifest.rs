@@ -20,9 +20,21 @@ pub struct Manifest {
     /// Versions of single files; none may differ from 1.
     #[serde(default, skip_serializing)]
     pub file_rego_versions: std::collections::BTreeMap<String, i64>,
+    /// Which entry points compiled modules have.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub wasm: Vec<WasmModule>,
     /// Ours: `serial` and `expires`.
     #[serde(default)]
     pub metadata: Value,
+}
+
+/// A compiled module of the bundle.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WasmModule {
+    /// The rule, such as `nova/authz/decision`.
+    pub entrypoint: String,
+    /// The file.
+    pub module: String,
 }
 
 fn all_roots() -> Vec<String> {

@@ -56,7 +56,7 @@ fn rs256() -> KeyPair {
     }
 }
 
-// covers: A5a
+// covers: A5a, B4d
 #[test]
 fn what_we_sign_verifies_with_every_algorithm_and_with_no_other_key() {
     let pairs = [KeyPair::es256().expect("key"), KeyPair::eddsa().expect("key"), rs256()];
@@ -80,7 +80,7 @@ fn what_we_sign_verifies_with_every_algorithm_and_with_no_other_key() {
     }
 }
 
-// covers: A5a (attack T31, K20)
+// covers: A5a, B4d (attack T31, K20)
 #[test]
 fn expired_older_and_foreign_bundles_are_refused() {
     let signer = signer(&KeyPair::eddsa().expect("key"));
@@ -109,7 +109,7 @@ fn expired_older_and_foreign_bundles_are_refused() {
     assert_eq!(reason(&no_serial, &VerifyOptions { newer_than: Some(0), ..base }), "older_serial");
 }
 
-// covers: A5a
+// covers: A5a, B4d
 #[test]
 fn signed_files_that_another_reader_would_read_differently_are_refused() {
     let signer = signer(&KeyPair::eddsa().expect("key"));
@@ -141,7 +141,7 @@ fn signed_files_that_another_reader_would_read_differently_are_refused() {
     }
 }
 
-// covers: A5a
+// covers: A5a, B4d
 #[test]
 fn no_single_changed_byte_gets_through() {
     let signer = signer(&KeyPair::eddsa().expect("key"));

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use nova_policy::bundle::{self, Claims, VerifiedBundle};
-use nova_policy::publish::{Publish, bundle_of};
+use nova_policy::publish::{Evaluation, Publish, bundle_for};
 use nova_policy::{Policy, SigningKey, VerifyKeys, VerifyOptions, verify};
 
 use super::{REFUSED, files, sources, time};
@@ -54,8 +54,29 @@ pub(super) struct Build {
     /// Serial, or `auto`: the time in milliseconds, but always above the bundle that is replaced
     #[arg(long, default_value = "auto")]
     serial: String,
+    /// What the node decides with: the Rego itself, or what OPA compiled it to
+    #[arg(long, value_enum, default_value = "rego")]
+    engine: Engine,
     #[command(flatten)]
     signer: Signer,
+}
+
+/// The choices of `--engine`.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Engine {
+    /// regorus runs the Rego; all threads share the data
+    Rego,
+    /// wasmtime runs OPA's compilation; faster, but every thread copies the data
+    Wasm,
+}
+
+impl From<Engine> for Evaluation {
+    fn from(engine: Engine) -> Self {
+        match engine {
+            Engine::Rego => Self::Rego,
+            Engine::Wasm => Self::Wasm,
+        }
+    }
 }
 
 #[derive(Args)]
@@ -119,7 +140,7 @@ fn build(build: &Build) -> anyhow::Result<ExitCode> {
         now: time::now(),
         expires_in: signer.expires,
     };
-    let bytes = bundle_of(&data, &how)?;
+    let bytes = bundle_for(&data, build.engine.into(), &how)?;
     files::replace(&signer.output, &bytes, 0o644)?;
     println!("{}@{}: {} bytes in {}", build.node, how.serial, bytes.len(), signer.output.display());
     Ok(ExitCode::SUCCESS)

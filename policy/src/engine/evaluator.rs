@@ -1,27 +1,18 @@
-//! One virtual machine per thread.
+//! What a thread decides with.
 
-use std::sync::Arc;
-
-use regorus::Value;
-use regorus::rvm::vm::RegoVM;
-
-use super::Policy;
+use super::{Machine, Policy};
 use crate::decision::{Decision, DecisionReason};
-use crate::input::{Direction, Input, Phase};
-
-/// Instructions one decision may take. An indexed lookup needs a few hundred; whoever runs into this is denied.
-const MAX_INSTRUCTIONS: usize = 25_000;
+use crate::input::Input;
 
 /// Decides for one thread. It keeps the machine of the last policy it was asked with.
 #[derive(Default)]
 pub struct Evaluator {
-    machine: Option<Machine>,
-    words: Words,
+    ready: Option<Ready>,
 }
 
-struct Machine {
+struct Ready {
     policy: Policy,
-    vm: RegoVM,
+    machine: Box<dyn Machine>,
 }
 
 impl Evaluator {
@@ -36,117 +27,32 @@ impl Evaluator {
         self.evaluate(policy, input).without_credentials()
     }
 
+    /// The engine's answer to any JSON, whether it is an input or not; none when it failed. For comparing engines.
+    pub fn answer(&mut self, policy: &Policy, input: &serde_json::Value) -> Option<serde_json::Value> {
+        self.run(policy, |machine| machine.answer(input))
+    }
+
     /// What the policy itself says, before credentials are looked at.
     pub(crate) fn evaluate(&mut self, policy: &Policy, input: &Input) -> Decision {
-        let failed = Decision::deny(DecisionReason::EngineError);
-        let value = self.words.to_value(input);
-        let Some(answer) = self.run(policy, value) else { return failed };
-        self.words.read_answer(&answer).unwrap_or(failed)
+        let answer = self.run(policy, |machine| machine.decide(input));
+        answer.and_then(Decision::of_engine).unwrap_or_else(|| Decision::deny(DecisionReason::EngineError))
     }
 
-    /// The engine's raw answer, `None` when it failed.
-    pub(crate) fn run(&mut self, policy: &Policy, input: Value) -> Option<Value> {
-        let mut machine = match self.machine.take() {
-            Some(machine) if machine.policy.is_same(policy) => machine,
-            _ => Machine::new(policy)?,
+    /// Gives the machine to the next thread that needs one for this policy.
+    pub(super) fn give_back(&mut self) {
+        if let Some(Ready { policy, machine }) = self.ready.take() {
+            policy.keep(machine);
+        }
+    }
+
+    fn run<T>(&mut self, policy: &Policy, ask: impl FnOnce(&mut dyn Machine) -> Option<T>) -> Option<T> {
+        let mut ready = match self.ready.take() {
+            Some(ready) if ready.policy.is_same(policy) => ready,
+            _ => Ready { machine: policy.take_machine()?, policy: policy.clone() },
         };
-        machine.vm.set_input(input);
         // A machine that failed is dropped: nothing of its state is trusted again.
-        let answer = machine.vm.execute_entry_point_by_index(0).ok()?;
-        self.machine = Some(machine);
+        let answer = ask(&mut *ready.machine)?;
+        self.ready = Some(ready);
         Some(answer)
-    }
-}
-
-impl Machine {
-    fn new(policy: &Policy) -> Option<Self> {
-        let mut vm = RegoVM::new();
-        vm.set_max_instructions(MAX_INSTRUCTIONS);
-        vm.load_program(Arc::clone(&policy.0.program));
-        vm.set_data(policy.0.value.clone()).ok()?;
-        Some(Self { policy: policy.clone(), vm })
-    }
-}
-
-/// The member names and fixed words of inputs and answers, made once per thread: a decision allocates none of them.
-struct Words {
-    /// In the order of [`Input::texts`].
-    texts: [Value; 9],
-    direction: Value,
-    egress: Value,
-    ingress: Value,
-    phase: Value,
-    connect: Value,
-    opaque: Value,
-    request: Value,
-    dest_port: Value,
-    allow: Value,
-    audit: Value,
-    rule_id: Value,
-    credential: Value,
-    reason: Value,
-}
-
-impl Default for Words {
-    fn default() -> Self {
-        Self {
-            texts: Input::TEXTS.map(Value::from),
-            direction: "direction".into(),
-            egress: "egress".into(),
-            ingress: "ingress".into(),
-            phase: "phase".into(),
-            connect: "connect".into(),
-            opaque: "opaque".into(),
-            request: "request".into(),
-            dest_port: "dest_port".into(),
-            allow: "allow".into(),
-            audit: "audit".into(),
-            rule_id: "rule_id".into(),
-            credential: "credential".into(),
-            reason: "reason".into(),
-        }
-    }
-}
-
-impl Words {
-    fn to_value(&self, input: &Input) -> Value {
-        let mut value = Value::new_object();
-        let Ok(object) = value.as_object_mut() else { return value };
-        let direction = match input.direction() {
-            Direction::Egress => &self.egress,
-            Direction::Ingress => &self.ingress,
-        };
-        let phase = match input.phase() {
-            Phase::Connect => &self.connect,
-            Phase::Opaque => &self.opaque,
-            Phase::Request => &self.request,
-        };
-        object.insert(self.direction.clone(), direction.clone());
-        object.insert(self.phase.clone(), phase.clone());
-        for (name, text) in self.texts.iter().zip(input.texts()) {
-            if let Some(text) = text {
-                object.insert(name.clone(), Value::String(Arc::clone(text)));
-            }
-        }
-        if let Some(port) = input.dest_port() {
-            object.insert(self.dest_port.clone(), u32::from(port).into());
-        }
-        value
-    }
-
-    /// `None` for everything that is not exactly a decision object.
-    fn read_answer(&self, answer: &Value) -> Option<Decision> {
-        let object = answer.as_object().ok()?;
-        let flag = |name: &Value| object.get(name)?.as_bool().ok().copied();
-        let text = |name: &Value| object.get(name)?.as_string().ok().map(Arc::clone);
-        let reason = DecisionReason::from_engine(&text(&self.reason)?)?;
-        let decision = Decision {
-            allow: flag(&self.allow)?,
-            would_deny: flag(&self.audit)?,
-            rule_id: text(&self.rule_id)?,
-            credential: text(&self.credential)?,
-            reason,
-        };
-        (decision.allow == reason.allows()).then_some(decision)
     }
 }
