@@ -18,9 +18,6 @@ use crate::reason::Reason;
 use crate::state::policy::PolicyCell;
 use memory::Memory;
 
-/// Name of the engine in audit lines.
-const ENGINE: &str = "regorus";
-
 /// Permission for exactly what its input says, on the bundle that decided it.
 #[must_use = "a permit that opens nothing was asked for in vain"]
 #[derive(Clone)]
@@ -86,7 +83,7 @@ impl Decider {
             return Err(Reason::AuditUnavailable);
         }
         let (input, decision) = self.answer(&policy, input);
-        record.decided_on(&policy, ENGINE, &input);
+        record.decided_on(&policy, policy.engine_name(), &input);
         let reason = reason_of(decision.reason);
         let verdict = match (decision.allow, decision.would_deny) {
             (false, _) => Verdict::Deny,

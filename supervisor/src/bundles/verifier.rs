@@ -47,5 +47,8 @@ pub(super) fn serial(bundle: &VerifiedBundle) -> Result<u64, Refusal> {
 pub(super) fn load_tested(bundle: VerifiedBundle) -> Result<Policy, Refusal> {
     let policy = Policy::load(bundle).map_err(Refusal::Load)?;
     policy.self_test().map_err(Refusal::Load)?;
+    // Every data-plane thread decides with a machine of its own. Made here, none is made while a request waits.
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    policy.warm(threads).map_err(Refusal::Load)?;
     Ok(policy)
 }
