@@ -13,6 +13,7 @@ mod keys;
 mod manifest;
 mod modules;
 mod sign;
+mod token;
 mod tree;
 mod verify;
 
@@ -20,6 +21,7 @@ pub use error::BundleError;
 pub use keys::{KeyError, KeyPair, SigningKey, VerifyKeys};
 pub use manifest::{Manifest, WasmModule};
 pub use sign::{Claims, SignError, build};
+pub(crate) use token::token_of;
 pub use verify::{Inspection, VerifiedBundle, VerifyOptions, dangerous_unverified, inspect, verify};
 
 /// Largest compressed bundle, in bytes.

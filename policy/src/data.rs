@@ -205,6 +205,24 @@ pub struct WorkloadEntry {
     pub tenant: String,
     /// Its identity.
     pub spiffe_id: SpiffeId,
+    /// Labels that selectors of rules saw. Nothing decides by them; the change gate compares them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Its ports by name, as the compiler saw them. Nothing decides by them; the change gate compares them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ports: BTreeMap<String, PortEntry>,
+}
+
+/// A port of a workload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortEntry {
+    /// Its number.
+    pub port: u16,
+    /// How the supervisor terminates it.
+    pub mode: Mode,
+    /// What is spoken on it.
+    pub protocol: Protocol,
 }
 
 /// What a granted egress rule leads to.

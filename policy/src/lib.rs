@@ -15,9 +15,12 @@ pub mod data;
 pub mod decision;
 pub mod engine;
 pub mod explain;
+pub mod gate;
 pub mod host;
+pub mod import;
 pub mod input;
 mod judge;
+pub mod pair;
 pub mod path;
 #[cfg(test)]
 mod properties;

@@ -11,9 +11,12 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed2551
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey};
+use rustls_pki_types::PrivatePkcs8KeyDer;
+use rustls_pki_types::pem::PemObject;
 use thiserror::Error;
 
 use super::BundleError;
+use super::token::Token;
 
 /// Largest key file read.
 const MAX_KEY_FILE: u64 = 64 * 1024;
@@ -42,7 +45,13 @@ impl VerifyKeys {
         self.0.insert(id.into(), (algorithm.into(), pem.into()));
     }
 
-    pub(super) fn get(&self, id: &str) -> Result<(Algorithm, DecodingKey), BundleError> {
+    /// Whether there is a key of this id.
+    #[must_use]
+    pub fn has(&self, id: &str) -> bool {
+        self.0.contains_key(id)
+    }
+
+    pub(crate) fn get(&self, id: &str) -> Result<(Algorithm, DecodingKey), BundleError> {
         let (algorithm, pem) = self.0.get(id).ok_or_else(|| BundleError::UnknownKey(id.to_owned()))?;
         let (algorithm, key) = match algorithm.as_str() {
             "ES256" => (Algorithm::ES256, DecodingKey::from_ec_pem(pem.as_bytes())),
@@ -58,6 +67,8 @@ impl VerifyKeys {
 pub struct SigningKey {
     pub(super) algorithm: Algorithm,
     pub(super) key: EncodingKey,
+    /// What its signatures are checked with; RSA keys only sign bundles and need none.
+    public: Option<DecodingKey>,
 }
 
 /// Why a key cannot be used.
@@ -124,10 +135,20 @@ impl SigningKey {
             let Ok(key) = key else { continue };
             // Signing once tells a P-384 key from a P-256 one here and not at publish time.
             if jsonwebtoken::crypto::sign(b"probe", &key, algorithm).is_ok() {
-                return Ok(Self { algorithm, key });
+                return Ok(Self { algorithm, key, public: public_of(algorithm, pem) });
             }
         }
         Err(KeyError::Kind)
+    }
+
+    /// Signs `message`; the signature in base64url. None when it cannot be made.
+    pub(crate) fn sign(&self, message: &[u8]) -> Option<String> {
+        jsonwebtoken::crypto::sign(message, &self.key, self.algorithm).ok()
+    }
+
+    /// Whether this key signed a bundle. A key that cannot tell counts as the one that did.
+    pub(crate) fn made(&self, token: &Token) -> bool {
+        self.public.as_ref().is_none_or(|public| token.made_by(public, self.algorithm))
     }
 
     /// The algorithm's JOSE name.
@@ -138,6 +159,22 @@ impl SigningKey {
             Algorithm::EdDSA => "EdDSA",
             _ => "RS256",
         }
+    }
+}
+
+fn public_of(algorithm: Algorithm, pem: &[u8]) -> Option<DecodingKey> {
+    let private = PrivatePkcs8KeyDer::from_pem_slice(pem).ok()?;
+    let private = private.secret_pkcs8_der();
+    match algorithm {
+        Algorithm::ES256 => {
+            let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, private).ok()?;
+            Some(DecodingKey::from_ec_der(pair.public_key().as_ref()))
+        }
+        Algorithm::EdDSA => {
+            let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(private).ok()?;
+            Some(DecodingKey::from_ed_der(pair.public_key().as_ref()))
+        }
+        _ => None,
     }
 }
 

@@ -198,7 +198,7 @@ struct SignaturesFile {
 }
 
 /// Refuses what would make OPA treat the bundle as something else than a snapshot with one signature file.
-fn check_names(files: &BTreeMap<String, Vec<u8>>) -> Result<(), BundleError> {
+pub(super) fn check_names(files: &BTreeMap<String, Vec<u8>>) -> Result<(), BundleError> {
     for name in files.keys() {
         let base = base_name(name);
         if base == "patch.json" {
@@ -217,7 +217,7 @@ fn check_names(files: &BTreeMap<String, Vec<u8>>) -> Result<(), BundleError> {
     Ok(())
 }
 
-fn take_token(files: &mut BTreeMap<String, Vec<u8>>) -> Result<String, BundleError> {
+pub(super) fn take_token(files: &mut BTreeMap<String, Vec<u8>>) -> Result<String, BundleError> {
     let content = files.remove(SIGNATURES).ok_or(BundleError::Unsigned)?;
     let bad = |why: String| BundleError::SignaturesFile(why);
     let json = Json::parse(&content).map_err(|error| bad(error.to_string()))?;

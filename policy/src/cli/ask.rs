@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use nova_policy::pair::Pair;
 use nova_policy::{Evaluator, Input, Policy, bundle};
 
 use super::{REFUSED, files};
@@ -16,43 +17,61 @@ pub(super) struct Ask {
     #[arg(long)]
     bundle: PathBuf,
     /// The input: JSON, a file that holds it, or - for standard input
+    #[arg(long, required_unless_present = "pair", conflicts_with = "pair")]
+    input: Option<String>,
+    /// The pair instead of an input: "x -> service-a GET /v1/orders", "x -> api.example.com:443"
     #[arg(long)]
-    input: String,
+    pair: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 impl Ask {
-    fn load(&self) -> anyhow::Result<(Policy, Input)> {
+    fn load(&self) -> anyhow::Result<(Policy, Vec<Input>)> {
         let bundle = bundle::dangerous_unverified(&files::read(&self.bundle)?)?;
         let policy = Policy::load(bundle)?;
-        let text = if self.input.trim_start().starts_with('{') {
-            self.input.clone()
-        } else {
-            files::read_text(Path::new(&self.input))?
+        let inputs = match (&self.pair, &self.input) {
+            (Some(pair), _) => pair.parse::<Pair>()?.inputs(&policy)?,
+            (None, Some(input)) => vec![read(input)?],
+            (None, None) => anyhow::bail!("give --input or --pair"),
         };
-        let input = serde_json::from_str(&text).context("the input is not a decision input")?;
-        Ok((policy, input))
+        Ok((policy, inputs))
     }
+}
+
+fn read(text: &str) -> anyhow::Result<Input> {
+    let text = if text.trim_start().starts_with('{') { text.to_owned() } else { files::read_text(Path::new(text))? };
+    serde_json::from_str(&text).context("the input is not a decision input")
 }
 
 pub(super) fn decide(ask: &Ask) -> anyhow::Result<ExitCode> {
-    let (policy, input) = ask.load()?;
-    let decision = Evaluator::new().decide(&policy, &input);
-    println!("{}", serde_json::to_string(&decision)?);
-    Ok(exit(decision.allow))
+    let (policy, inputs) = ask.load()?;
+    let mut evaluator = Evaluator::new();
+    let decisions: Vec<_> = inputs.iter().map(|input| evaluator.decide(&policy, input)).collect();
+    for decision in &decisions {
+        println!("{}", serde_json::to_string(decision)?);
+    }
+    Ok(exit(decisions.iter().all(|decision| decision.allow)))
 }
 
+/// A pair is explained at each of its ends that the bundle knows; it passes when all of them let it pass.
 pub(super) fn explain(ask: &Ask) -> anyhow::Result<ExitCode> {
-    let (policy, input) = ask.load()?;
-    let explanation = nova_policy::explain(&policy, &input);
-    if ask.json {
-        println!("{}", serde_json::to_string_pretty(&explanation)?);
-    } else {
-        print!("{explanation}");
+    let (policy, inputs) = ask.load()?;
+    let all: Vec<_> = inputs.iter().map(|input| nova_policy::explain(&policy, input)).collect();
+    match all.as_slice() {
+        [only] if ask.json => println!("{}", serde_json::to_string_pretty(only)?),
+        all if ask.json => println!("{}", serde_json::to_string_pretty(all)?),
+        all => {
+            for explanation in all {
+                if ask.pair.is_some() {
+                    println!("asked: {}", serde_json::to_string(&explanation.input)?);
+                }
+                print!("{explanation}");
+            }
+        }
     }
-    Ok(exit(explanation.decision.allow))
+    Ok(exit(all.iter().all(|explanation| explanation.decision.allow)))
 }
 
 fn exit(allow: bool) -> ExitCode {

@@ -3,6 +3,8 @@
 mod ask;
 mod bundle;
 mod files;
+mod gate;
+mod import;
 mod keys;
 mod sources;
 mod time;
@@ -15,6 +17,8 @@ use nova_policy::path::CanonicalPath;
 
 /// Mistakes in the files.
 const MISTAKES: u8 = 3;
+/// A change that somebody must approve.
+const HELD: u8 = 3;
 /// Refused.
 const REFUSED: u8 = 2;
 
@@ -35,6 +39,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Turn a map of allowed callers into rules
+    Import(import::Import),
     /// Compile rules to the data of one node
     Compile {
         #[command(flatten)]
@@ -56,6 +62,10 @@ enum Command {
     Decide(ask::Ask),
     /// Print the decision on an input, and for every rule which test failed
     Explain(ask::Ask),
+    /// Compare a bundle with the live one and list what somebody must approve: exit 0 publish, 3 held, 2 refused
+    Gate(gate::Gate),
+    /// Sign what the gate holds, with a key other than that of the bundle
+    Approve(gate::Approve),
     /// Print the canonical form of a request target, or why it is refused
     Path {
         /// Target in origin form, as it stands in a request line
@@ -75,11 +85,14 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     };
     match cli.command {
         Command::Lint { sources, json } => sources::lint(&sources, json),
+        Command::Import(import) => import::run(&import),
         Command::Compile { sources, node, output } => sources::compile(&sources, node, output.as_deref()),
         Command::Bundle(command) => bundle::run(command),
         Command::Keygen(keygen) => keys::run(&keygen),
         Command::Decide(ask) => ask::decide(&ask),
         Command::Explain(ask) => ask::explain(&ask),
+        Command::Gate(gate) => gate::gate(&gate),
+        Command::Approve(approve) => gate::approve(&approve),
         Command::Path { target } => path(&target),
     }
 }
