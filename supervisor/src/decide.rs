@@ -130,7 +130,18 @@ pub fn verdict_of(policy: &Policy, input: &Input) -> Decision {
     Evaluator::new().decide(policy, input)
 }
 
-/// Resolves when a stream that runs on `permit` must end. A drain lets it finish.
+/// Resolves when an open stream of bytes must end. It stays while no decision is possible: no bundle says that it may not.
+/// New ones are refused meanwhile.
+pub async fn until_revoked(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Reason {
+    loop {
+        let reason = until_cut(cut, decider, permit).await;
+        if reason != Reason::PolicyRevoked || decider.current().is_some() {
+            return reason;
+        }
+    }
+}
+
+/// Resolves when what was granted by `permit`, and is not open yet, must not be opened. A drain lets it finish.
 pub async fn until_cut(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Reason {
     loop {
         match cut.next().await {

@@ -92,12 +92,12 @@ fn a_bundle_for_another_node_or_with_an_older_serial_is_refused() {
 #[test]
 fn a_bundle_that_is_no_file_or_has_gone_is_refused() {
     let (node, feed) = node_with_5();
-    fs::remove_file(&node.config.bundle).expect("removed");
+    fs::remove_file(&node.file).expect("removed");
     assert_eq!(feed.poll(now()), Outcome::Refused("bundle_missing"));
-    nix::unistd::mkfifo(&node.config.bundle, nix::sys::stat::Mode::S_IRUSR).expect("a pipe");
+    nix::unistd::mkfifo(&node.file, nix::sys::stat::Mode::S_IRUSR).expect("a pipe");
     assert_eq!(feed.poll(now()), Outcome::Refused("bundle_unreadable"), "and a pipe does not hang the feed");
-    fs::remove_file(&node.config.bundle).expect("removed");
-    let huge = fs::File::create(&node.config.bundle).expect("created");
+    fs::remove_file(&node.file).expect("removed");
+    let huge = fs::File::create(&node.file).expect("created");
     huge.set_len(nova_supervisor::bundles::MAX_BYTES + 1).expect("a sparse file");
     assert_eq!(feed.poll(now()), Outcome::Refused("too_large"));
     assert_eq!(node.active(), Some(5));
@@ -136,7 +136,7 @@ fn a_new_bundle_is_taken_without_a_restart_and_can_be_taken_back() {
 fn the_same_bytes_again_change_nothing() {
     let (node, feed) = node_with_5();
     let changes = node.cell.watch();
-    node.publish(&fs::read(&node.config.bundle).expect("the bundle"));
+    node.publish(&fs::read(&node.file).expect("the bundle"));
     assert_eq!(feed.poll(now()), Outcome::Unchanged);
     assert!(!changes.has_changed().expect("the cell lives"));
     assert!(feed.status(now()).last_error.is_none());
@@ -200,7 +200,7 @@ fn a_stored_bundle_under_another_name_is_refused() {
     let (node, feed) = node_with_5();
     drop(feed);
     fs::rename(node.stored_path(5), node.stored_path(9)).expect("renamed");
-    fs::remove_file(&node.config.bundle).expect("removed");
+    fs::remove_file(&node.file).expect("removed");
     node.cell.activate(None);
     node.feed().start(now());
     assert_eq!(node.active(), None);

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::resolve::Resolved;
 use crate::data::{
-    EgressCidr, EgressTarget, IngressCidr, IngressPort, NodeData, PrefixEntry, RuleEntry, SCHEMA, SuffixEntry,
+    EgressCidr, EgressTarget, IngressCidr, IngressPort, NodeData, PortEntry, PrefixEntry, RuleEntry, SCHEMA, SuffixEntry,
     WorkloadEntry,
 };
 use crate::rules::{Destination, HostPattern, Rule, RuleSet, Source, UriPattern};
@@ -27,7 +27,7 @@ pub(super) fn data(rules: &RuleSet, resolved: &[Resolved<'_>], table: &Table, no
         external_cas: BTreeMap::new(),
     };
     for endpoint in table.endpoints.iter().filter(|endpoint| lives_on(endpoint, node)) {
-        let entry = WorkloadEntry { tenant: endpoint.tenant.to_string(), spiffe_id: endpoint.spiffe_id.clone() };
+        let entry = workload_entry(endpoint);
         data.workloads.insert(endpoint.workload.to_string(), entry);
     }
     for ca in &rules.external_cas {
@@ -48,6 +48,16 @@ pub(super) fn data(rules: &RuleSet, resolved: &[Resolved<'_>], table: &Table, no
         }
     }
     data
+}
+
+fn workload_entry(endpoint: &Endpoint) -> WorkloadEntry {
+    let port = |port: &Port| PortEntry { port: port.port, mode: port.mode, protocol: port.protocol };
+    WorkloadEntry {
+        tenant: endpoint.tenant.to_string(),
+        spiffe_id: endpoint.spiffe_id.clone(),
+        labels: endpoint.labels.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect(),
+        ports: endpoint.ports.iter().map(|spec| (spec.name.to_string(), port(spec))).collect(),
+    }
 }
 
 fn lives_on(endpoint: &Endpoint, node: &str) -> bool {

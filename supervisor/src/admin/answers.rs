@@ -18,6 +18,7 @@ pub(super) fn answer(handles: &AdminHandles, request: Request) -> Result<Value, 
         Request::Policy => json(&handles.feed.status(SystemTime::now())),
         Request::Ready => json(&ready(handles)),
         Request::Explain { input } => json(&replay::explain(handles, input)?),
+        Request::ExplainPair { pair, revision } => json(&replay::explain_pair(handles, &pair, revision.as_deref())?),
         Request::Decide { input } => json(&replay::decide(handles, input)?),
         Request::Replay { decision_id } => json(&replay::replay(handles, &decision_id)?),
     }

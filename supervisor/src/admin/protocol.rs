@@ -20,6 +20,14 @@ pub enum Request {
         /// A canonical decision input.
         input: Value,
     },
+    /// The same for a pair as people write it, at each of its ends that lives on the node.
+    ExplainPair {
+        /// `x -> service-a GET /v1/orders`
+        pair: String,
+        /// Revision to ask; default: the active one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revision: Option<String>,
+    },
     /// Decides an input on the active policy.
     Decide {
         /// A canonical decision input.
@@ -178,6 +186,15 @@ pub struct ExplanationView {
     pub omitted: usize,
     /// What would have allowed it; empty when it was allowed.
     pub hint: String,
+}
+
+/// One end of a pair, explained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndView {
+    /// What was asked.
+    pub input: Value,
+    /// What came out, and why.
+    pub explanation: ExplanationView,
 }
 
 /// One rule, tested.

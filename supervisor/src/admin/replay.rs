@@ -4,13 +4,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use nova_policy::engine::{Evaluator, Policy};
+use nova_policy::engine::Policy;
 use nova_policy::input::Input;
+use nova_policy::pair::{Pair, PairError};
 use serde_json::Value;
 
-use super::protocol::{Code, DecisionView, ExplanationView, Failure, ReplayView};
+use super::protocol::{Code, DecisionView, EndView, ExplanationView, Failure, ReplayView};
 use super::{AdminHandles, audit_log, view};
 use crate::bundles::KEPT;
+use crate::decide::verdict_of;
 
 /// Longest decision id that is looked for.
 const MAX_ID: usize = 64;
@@ -21,11 +23,37 @@ pub(super) fn explain(handles: &AdminHandles, input: Value) -> Result<Explanatio
     Ok(view::explanation(&*active(handles)?, &input))
 }
 
+/// The same for a pair, on the active policy or an earlier revision.
+pub(super) fn explain_pair(
+    handles: &AdminHandles,
+    pair: &str,
+    revision: Option<&str>,
+) -> Result<Vec<EndView>, Failure> {
+    let refuse = |error: PairError| {
+        let remedy = "write \"x -> service-a GET /v1/orders\", \"x -> api.example.com:443\" or \"spiffe://... -> a:https GET /p\"";
+        Failure::new(Code::BadInput, error.to_string(), remedy)
+    };
+    let pair: Pair = pair.parse().map_err(refuse)?;
+    let policy = match revision {
+        None => active(handles)?,
+        Some(revision) => handles.feed.by_revision(revision, SystemTime::now()).ok_or_else(|| {
+            let message = format!("revision {revision} is not in the store, which keeps the last {KEPT}");
+            Failure::new(Code::NotFound, message, "take one from an audit line, or leave it out to ask the active policy")
+        })?,
+    };
+    let inputs = pair.inputs(&policy).map_err(refuse)?;
+    let end = |input: &Input| EndView {
+        input: serde_json::to_value(input).unwrap_or_default(),
+        explanation: view::explanation(&policy, input),
+    };
+    Ok(inputs.iter().map(end).collect())
+}
+
 /// What the active policy decides.
 pub(super) fn decide(handles: &AdminHandles, input: Value) -> Result<DecisionView, Failure> {
     let input = parse(input)?;
     let policy = active(handles)?;
-    let decision = Evaluator::new().decide(&policy, &input);
+    let decision = verdict_of(&policy, &input);
     Ok(view::decision(&policy, &decision))
 }
 

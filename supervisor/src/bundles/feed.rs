@@ -1,12 +1,13 @@
 //! From the bundle file to the active policy.
 //!
 //! ```text
-//!   bundle file ──read──verify──serial──load──self-test──store──activate──> PolicyCell
+//!   bundle file ──read──╮
+//!   bundle server ─fetch┴─verify──serial──load──self-test──store──activate──> PolicyCell
 //!   store (at start) ────verify─────────load──self-test─────────activate──> PolicyCell
 //! ```
 //! Any failure on the way keeps what is active. Time is a parameter everywhere, so that expiry can be tested.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,12 +15,13 @@ use aws_lc_rs::digest;
 use nova_policy::bundle::BundleError;
 use nova_policy::engine::Policy;
 
+use super::http::{Fetched, Server, Timing, jitter};
 use super::refusal::Refusal;
 use super::source::{self, Fingerprint};
 use super::status::{FeedStatus, Live, State};
 use super::store::{BundleStore, StoreError};
 use super::verifier::{self, Verifier};
-use crate::config::PolicyConfig;
+use crate::config::{BundleSource, HttpSource, PolicyConfig};
 use crate::state::policy::PolicyCell;
 
 /// How often the files are looked at. Two calls of stat(2); a rename over either changes its inode, which no inotify
@@ -50,7 +52,8 @@ pub struct BundleFeed {
     cell: Arc<PolicyCell>,
     store: BundleStore,
     verifier: Verifier,
-    file: PathBuf,
+    source: BundleSource,
+    timing: Timing,
     keys: PathBuf,
     grace: Duration,
     on_activate: OnActivate,
@@ -82,13 +85,20 @@ impl BundleFeed {
             cell,
             store: BundleStore::open(&config.store)?,
             verifier: Verifier::new(config.keys.clone(), config.key_id.clone(), node.to_owned()),
-            file: config.bundle.clone(),
+            source: config.source.clone(),
+            timing: Timing::default(),
             keys: config.keys.clone(),
             grace: config.stale_grace,
             on_activate,
             work: Mutex::default(),
             state: Mutex::default(),
         })
+    }
+
+    /// The same, asking a server at other times.
+    #[must_use]
+    pub fn with_timing(self, timing: Timing) -> Self {
+        Self { timing, ..self }
     }
 
     /// Activates the newest stored bundle that verifies again, then looks at the file.
@@ -103,13 +113,67 @@ impl BundleFeed {
     /// Looks once at the files and at the clock.
     pub fn poll(&self, now: SystemTime) -> Outcome {
         let mut seen = lock(&self.work);
-        let outcome = self.poll_file(&mut seen, now);
+        let outcome = match &self.source {
+            BundleSource::File(file) => self.poll_file(file, &mut seen, now),
+            BundleSource::Http(_) => Outcome::Unchanged,
+        };
         let expired = self.expire(now);
         if expired { Outcome::Expired } else { outcome }
     }
 
-    /// Looks at the files until the future is dropped. Runs on the control runtime; the work is done on its blocking pool.
+    /// Takes what a server sent, with the same checks as for a file.
+    pub fn offer(&self, bytes: &[u8], now: SystemTime) -> Outcome {
+        let _one_at_a_time = lock(&self.work);
+        self.take(self.consider(bytes, now), now)
+    }
+
+    /// Looks at the files, or asks the server, until the future is dropped. Runs on the control runtime; the work is done
+    /// on its blocking pool.
     pub async fn watch(self: Arc<Self>) {
+        match &self.source {
+            BundleSource::File(_) => self.watch_clock().await,
+            BundleSource::Http(source) => {
+                let asking = self.ask(source);
+                tokio::join!(Arc::clone(&self).watch_clock(), asking);
+            }
+        }
+    }
+
+    /// Asks for ever. A failure of any kind makes the next question later, and changes nothing else.
+    async fn ask(self: &Arc<Self>, source: &HttpSource) {
+        let server = Server::new(source, &self.timing);
+        let (mut etag, mut failures) = (None, 0_u32);
+        loop {
+            let asked = tokio::time::Instant::now();
+            let (good, long_poll) = match server.fetch(etag.as_ref()).await {
+                Ok((Fetched::NotModified, long_poll)) => {
+                    lock(&self.state).recovered();
+                    (true, long_poll)
+                }
+                Ok((Fetched::Bundle { bytes, etag: new }, long_poll)) => {
+                    let feed = Arc::clone(self);
+                    let offered = tokio::task::spawn_blocking(move || feed.offer(&bytes, SystemTime::now())).await;
+                    let good = matches!(offered, Ok(Outcome::Activated(_) | Outcome::Unchanged));
+                    // What was refused is fetched again: keys, clock and disk may be better by then.
+                    etag = new.filter(|_| good);
+                    (good, long_poll)
+                }
+                Err(error) => {
+                    self.refused(&Refusal::Fetch(error), SystemTime::now());
+                    (false, false)
+                }
+            };
+            failures = if good { 0 } else { failures.saturating_add(1) };
+            let next = match (good, long_poll) {
+                (false, _) => tokio::time::Instant::now() + self.timing.back_off(failures),
+                (true, true) => asked + self.timing.shortest,
+                (true, false) => asked + jitter(self.timing.interval),
+            };
+            tokio::time::sleep_until(next).await;
+        }
+    }
+
+    async fn watch_clock(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(POLL_EVERY);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -172,8 +236,8 @@ impl BundleFeed {
         }
     }
 
-    fn poll_file(&self, seen: &mut Seen, now: SystemTime) -> Outcome {
-        let files = (source::fingerprint(&self.file), source::fingerprint(&self.keys));
+    fn poll_file(&self, file: &Path, seen: &mut Seen, now: SystemTime) -> Outcome {
+        let files = (source::fingerprint(file), source::fingerprint(&self.keys));
         // A clock that went back is a reason to look again, too.
         let retry = seen.may_pass.is_some_and(|since| now < since || now >= since + RETRY_AFTER);
         if seen.files == Some(files) && !retry {
@@ -181,7 +245,16 @@ impl BundleFeed {
         }
         seen.files = Some(files);
         seen.may_pass = None;
-        match self.read_published(now) {
+        let read = source::read(file).map_err(Refusal::Read);
+        let considered = read.and_then(|(bytes, _)| self.consider(&bytes, now));
+        if let Err(refusal) = &considered {
+            seen.may_pass = refusal.may_pass().then_some(now);
+        }
+        self.take(considered, now)
+    }
+
+    fn take(&self, considered: Result<Option<Policy>, Refusal>, now: SystemTime) -> Outcome {
+        match considered {
             Ok(Some(policy)) => {
                 let serial = policy.serial();
                 self.activate(policy, now);
@@ -191,24 +264,20 @@ impl BundleFeed {
                 lock(&self.state).recovered();
                 Outcome::Unchanged
             }
-            Err(refusal) => {
-                seen.may_pass = refusal.may_pass().then_some(now);
-                self.refused(&refusal, now)
-            }
+            Err(refusal) => self.refused(&refusal, now),
         }
     }
 
-    /// The file's bundle, verified, tested and stored; `None` when it is the active one.
-    fn read_published(&self, now: SystemTime) -> Result<Option<Policy>, Refusal> {
-        let (bytes, _) = source::read(&self.file).map_err(Refusal::Read)?;
+    /// A published bundle, verified, tested and stored; `None` when it is the active one.
+    fn consider(&self, bytes: &[u8], now: SystemTime) -> Result<Option<Policy>, Refusal> {
         let (live, mark) = {
             let state = lock(&self.state);
             (state.live.as_ref().map(|live| (live.serial, live.sha256.clone())), state.mark)
         };
-        let active = live.as_ref().is_some_and(|(_, sha256)| *sha256 == sha256_of(&bytes));
+        let active = live.as_ref().is_some_and(|(_, sha256)| *sha256 == sha256_of(bytes));
         // Never an expired bundle out of nothing; but the active one is not refused on top of its own warning.
         let grace = if active { self.grace } else { Duration::ZERO };
-        let bundle = self.verifier.check(&bytes, now, grace)?;
+        let bundle = self.verifier.check(bytes, now, grace)?;
         if active {
             return Ok(None);
         }
@@ -219,7 +288,7 @@ impl BundleFeed {
             return Err(Refusal::Serial { offered, wanted });
         }
         let policy = verifier::load_tested(bundle)?;
-        self.store.save(offered, &bytes).map_err(Refusal::Store)?;
+        self.store.save(offered, bytes).map_err(Refusal::Store)?;
         Ok(Some(policy))
     }
 

@@ -4,6 +4,7 @@ use nova_policy::bundle::{BundleError, KeyError};
 use nova_policy::engine::LoadError;
 use thiserror::Error;
 
+use super::http::FetchError;
 use super::source::ReadError;
 use super::store::StoreError;
 
@@ -13,6 +14,9 @@ pub enum Refusal {
     /// The bundle's file cannot be read.
     #[error(transparent)]
     Read(ReadError),
+    /// The server has none for us.
+    #[error(transparent)]
+    Fetch(FetchError),
     /// The verifier keys cannot be read.
     #[error("verifier keys: {0}")]
     Keys(ReadError),
@@ -59,6 +63,12 @@ impl Refusal {
             Self::Read(ReadError::Missing(_)) => "bundle_missing",
             Self::Read(ReadError::TooLarge(_)) => "too_large",
             Self::Read(_) => "bundle_unreadable",
+            Self::Fetch(FetchError::Ca(_)) => "server_ca",
+            Self::Fetch(FetchError::Unreachable { .. }) => "server_unreachable",
+            Self::Fetch(FetchError::TimedOut { .. }) => "server_timeout",
+            Self::Fetch(FetchError::Redirect { .. }) => "server_redirect",
+            Self::Fetch(FetchError::Status { .. }) => "server_status",
+            Self::Fetch(FetchError::TooLarge { .. }) => "too_large",
             Self::Keys(_) | Self::KeyForm(_) => "verification_keys",
             Self::Bundle(error) => error.reason(),
             Self::NoSerial => "no_serial",

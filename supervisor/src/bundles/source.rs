@@ -28,7 +28,7 @@ pub enum ReadError {
     #[error("{path} is not a regular file; publish a file there", path = .0.display())]
     NotAFile(PathBuf),
     /// It is larger than any bundle.
-    #[error("{path} is larger than {MAX_BYTES} bytes; it is not a bundle of this system", path = .0.display())]
+    #[error("{path} is larger than {MAX_BYTES} bytes; it is not a file of this system", path = .0.display())]
     TooLarge(PathBuf),
     /// It was written to while it was read.
     #[error("{path} changed while it was read; it is tried again (publish with a rename to avoid this)", path = .0.display())]
@@ -37,7 +37,7 @@ pub enum ReadError {
 
 /// What tells one content of a path from another without reading it. A rename over the path changes the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Fingerprint {
+pub(crate) struct Fingerprint {
     device: u64,
     inode: u64,
     size: u64,
@@ -58,12 +58,12 @@ impl From<&Metadata> for Fingerprint {
 }
 
 /// What is at the path now; symbolic links are followed, since mounted configuration swaps them.
-pub(super) fn fingerprint(path: &Path) -> Option<Fingerprint> {
+pub(crate) fn fingerprint(path: &Path) -> Option<Fingerprint> {
     std::fs::metadata(path).ok().map(|meta| Fingerprint::from(&meta))
 }
 
 /// The whole file, and the fingerprint of exactly these bytes.
-pub(super) fn read(path: &Path) -> Result<(Vec<u8>, Fingerprint), ReadError> {
+pub(crate) fn read(path: &Path) -> Result<(Vec<u8>, Fingerprint), ReadError> {
     let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => ReadError::Missing(path.to_owned()),
         _ => ReadError::Io { path: path.to_owned(), source },

@@ -12,11 +12,17 @@ const MAX_INPUT: u64 = 64 * 1024;
 
 #[derive(Args)]
 pub(crate) struct Call {
+    /// A pair instead: "x -> service-a GET /v1/orders", "x -> api.example.com:443"
+    #[arg(value_name = "PAIR", conflicts_with_all = ["input", "direction", "phase", "source", "target", "port", "peer", "peer_ca", "src_ip", "dest_host", "dest_port", "method", "path"])]
+    pub(super) pair: Option<String>,
+    /// Revision to ask instead of the active one; with a pair only
+    #[arg(long, value_name = "REVISION", requires = "pair")]
+    pub(super) revision: Option<String>,
     /// The whole input as JSON, or - to read it from standard input
     #[arg(long, value_name = "JSON", conflicts_with_all = ["direction", "phase", "source", "target", "port", "peer", "peer_ca", "src_ip", "dest_host", "dest_port", "method", "path"])]
     input: Option<String>,
     /// Seen from the workload
-    #[arg(long, value_enum, required_unless_present = "input")]
+    #[arg(long, value_enum, required_unless_present_any = ["input", "pair"])]
     direction: Option<Direction>,
     /// connect: may they talk at all; opaque: uninspected bytes; request: one HTTP request. Default: request with --method,
     /// else connect

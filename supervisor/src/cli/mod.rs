@@ -121,6 +121,10 @@ impl Command {
             Self::Policy(how) => ask(&how, &Request::Policy, tables::policy),
             Self::Ready(how) => ready(&how),
             Self::Explain { ask: how, call } => {
+                if let Some(pair) = call.pair.clone() {
+                    let request = Request::ExplainPair { pair, revision: call.revision.clone() };
+                    return ask(&how, &request, tables::ends);
+                }
                 let input = call.input()?;
                 ask(&how, &Request::Explain { input }, tables::explanation)
             }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use nova_supervisor::admin::protocol::{
-    ConnectionView, DecisionView, EndpointView, ExplanationView, ReadyView, ReplayView, RuleView, TestView,
+    ConnectionView, DecisionView, EndView, EndpointView, ExplanationView, ReadyView, ReplayView, RuleView, TestView,
 };
 use serde_json::{Error, Value};
 
@@ -71,6 +71,17 @@ pub(super) fn ready(answer: &Value) -> Text {
 pub(super) fn explanation(answer: &Value) -> Text {
     let view: ExplanationView = serde_json::from_value(answer.clone())?;
     Ok(format!("{}\n{}", verdict(&view.decision), tests(&view)))
+}
+
+/// A pair at each of its ends that the node has.
+pub(super) fn ends(answer: &Value) -> Text {
+    let views: Vec<EndView> = serde_json::from_value(answer.clone())?;
+    let one = |view: &EndView| {
+        let EndView { input, explanation } = view;
+        let asked = cell(input.to_string());
+        format!("{}\nasked: {asked}\n{}", verdict(&explanation.decision), tests(explanation))
+    };
+    Ok(views.iter().map(one).collect::<Vec<_>>().join("\n"))
 }
 
 pub(super) fn replay(answer: &Value) -> Text {

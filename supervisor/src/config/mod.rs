@@ -8,6 +8,7 @@ mod document;
 mod error;
 mod sections;
 mod spelling;
+mod url;
 mod value;
 
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +18,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 pub use error::{ConfigError, ConfigErrors};
+pub use url::{BundleUrl, Reach};
 
 /// Whether the node may use what is only for development.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,8 +110,8 @@ pub enum EndpointSource {
 /// `[policy]`
 #[derive(Debug, Clone)]
 pub struct PolicyConfig {
-    /// Bundle file, watched.
-    pub bundle: PathBuf,
+    /// Where bundles come from.
+    pub source: BundleSource,
     /// Verifier keys: `{kid: [alg, PEM]}`.
     pub keys: PathBuf,
     /// Key that must have signed; default: any of `keys`.
@@ -118,6 +120,26 @@ pub struct PolicyConfig {
     pub store: PathBuf,
     /// How long an expired bundle is still served, with an alarm.
     pub stale_grace: Duration,
+}
+
+/// Where bundles come from: exactly one of `bundle` and `url`.
+#[derive(Debug, Clone)]
+pub enum BundleSource {
+    /// A file, watched.
+    File(PathBuf),
+    /// A server, asked.
+    Http(HttpSource),
+}
+
+/// A bundle server.
+#[derive(Debug, Clone)]
+pub struct HttpSource {
+    /// Where.
+    pub url: BundleUrl,
+    /// The CA that must vouch for it, PEM; default: the public web's.
+    pub ca: Option<PathBuf>,
+    /// How long the server may hold a question back.
+    pub poll_wait: Duration,
 }
 
 /// `[identity]`

@@ -9,8 +9,7 @@ use super::document::{Document, Section};
 use super::error::ConfigErrors;
 use super::value;
 use super::{
-    AdminConfig, AuditConfig, Config, EndpointSource, GuestConfig, IdentityConfig, Mode, NodeConfig, PolicyConfig,
-    ResolverConfig, RouteConfig,
+    AdminConfig, AuditConfig, BundleSource, Config, EndpointSource, GuestConfig, HttpSource, IdentityConfig, Mode, NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig,
 };
 
 const SECTIONS: [&str; 10] =
@@ -22,6 +21,10 @@ const HOST_PORT: u32 = 15_001;
 const GUEST_PORT: u32 = 15_080;
 /// Ports below belong to the guest's own agents (1024 to 1027 drive a whole VM) and are never used.
 const FIRST_PORT: u32 = 15_000;
+/// How long a bundle server may hold a question back.
+const POLL_WAIT: Duration = Duration::from_secs(30);
+/// Longer than most proxies on the way let a connection be silent.
+const MAX_POLL_WAIT: Duration = Duration::from_mins(5);
 /// More threads than this is a typing error, not a machine.
 const MAX_WORKERS: u64 = 1024;
 
@@ -127,13 +130,37 @@ fn endpoints(document: &Document<'_>) -> Option<EndpointSource> {
 
 fn policy(document: &Document<'_>) -> Option<PolicyConfig> {
     let mut section = document.section("policy");
-    let bundle = path(&mut section, "bundle", "write the path of the signed bundle, such as \"bundle.tar.gz\"");
+    let source = bundle_source(&mut section);
     let keys = path(&mut section, "keys", "write the path of the verifier keys, a JSON object {kid: [alg, PEM]}");
     let key_id = section.optional("key_id", value::key_id);
     let store = path(&mut section, "store", "write the path of a folder for the last good bundles");
     let stale_grace = section.optional("stale_grace", value::duration).unwrap_or(Duration::from_hours(24));
     section.finish();
-    Some(PolicyConfig { bundle: bundle?, keys: keys?, key_id, store: store?, stale_grace })
+    Some(PolicyConfig { source: source?, keys: keys?, key_id, store: store?, stale_grace })
+}
+
+fn bundle_source(section: &mut Section<'_>) -> Option<BundleSource> {
+    if !section.has("url") {
+        section.only_with(&["ca", "poll_wait"], "url");
+        section.ignore(&["url"]);
+        let remedy = "write the path of the signed bundle, such as \"bundle.tar.gz\", or add url";
+        return path(section, "bundle", remedy).map(BundleSource::File);
+    }
+    if section.has("bundle") {
+        section.refuse("bundle", "stands beside url", "keep exactly one of bundle and url");
+        section.ignore(&["bundle"]);
+    }
+    let url = section.optional("url", value::bundle_url);
+    let ca = section.optional("ca", value::path).map(|path| section.path(path));
+    let poll_wait = section.optional("poll_wait", value::duration).unwrap_or(POLL_WAIT);
+    if poll_wait > MAX_POLL_WAIT {
+        section.refuse("poll_wait", "is longer than 5 minutes", "write \"30s\", or at most \"5m\"");
+    }
+    let tls = url.as_ref().is_none_or(|url| matches!(url.reach, Reach::Tls { .. }));
+    if section.has("ca") && !tls {
+        section.refuse("ca", "has no meaning without https://", "remove it, or write an https:// address into url");
+    }
+    url.map(|url| BundleSource::Http(HttpSource { url, ca, poll_wait }))
 }
 
 fn identity(document: &Document<'_>, setting: Setting) -> Option<IdentityConfig> {

@@ -99,6 +99,13 @@ pub(super) fn trust_domain(value: &DeValue<'_>) -> Parsed<String> {
     Err(Mistake::new(format!("{text:?} is not a trust domain"), "use 1 to 255 of a-z, 0-9, '.', '-' and '_'"))
 }
 
+/// The address of a bundle server.
+pub(super) fn bundle_url(value: &DeValue<'_>) -> Parsed<super::url::BundleUrl> {
+    let remedy = "write https://host/path, http://127.0.0.1:port/path or unix:///run/x.sock:/path";
+    let text = text(value)?;
+    super::url::parse(text).map_err(|problem| Mistake::new(format!("{text:?} {problem}"), remedy))
+}
+
 pub(super) fn key_id(value: &DeValue<'_>) -> Parsed<String> {
     text(value).map(str::to_owned)
 }

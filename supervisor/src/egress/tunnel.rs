@@ -13,7 +13,7 @@ use super::{Guest, http};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::copy;
-use crate::decide::{Permit, until_cut};
+use crate::decide::{Permit, until_cut, until_revoked};
 use crate::dial::Upstream;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
@@ -105,7 +105,7 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
         tokio::join!(opening.caller.abort(), opening.callee.abort());
         return;
     }
-    let ended = until_cut(&mut cut, &guest.egress.decider, &permit);
+    let ended = until_revoked(&mut cut, &guest.egress.decider, &permit);
     let outcome = copy::both_ways(opening.caller, opening.callee, opening.first, ended).await;
     record.bytes(outcome.from_caller, outcome.to_caller);
     record.close(outcome.close);

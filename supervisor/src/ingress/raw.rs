@@ -2,7 +2,7 @@
 
 use crate::conn::{Cut, Identified};
 use crate::copy;
-use crate::decide::{Permit, until_cut};
+use crate::decide::{Permit, until_revoked};
 use crate::net::stream::Stream;
 
 use super::Ingress;
@@ -22,7 +22,7 @@ pub(super) async fn carry(ingress: &Ingress, mut conn: Identified, connect: Perm
         }
     };
     conn.record.write_open();
-    let ended = until_cut(&mut cut, &ingress.decider, &permit);
+    let ended = until_revoked(&mut cut, &ingress.decider, &permit);
     let outcome = copy::both_ways(stream, Stream::Guest(Box::new(guest)), Vec::new(), ended).await;
     conn.record.bytes(outcome.from_caller, outcome.to_caller);
     conn.record.close(outcome.close);

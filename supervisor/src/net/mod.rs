@@ -1,5 +1,6 @@
 //! Makes every socket of the supervisor, and says which addresses they may go to.
 
+pub mod direct;
 pub mod guard;
 pub mod listen;
 pub mod outbound;

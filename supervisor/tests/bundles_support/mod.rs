@@ -11,7 +11,7 @@ use nova_policy::engine::Evaluator;
 use nova_policy::input::Input;
 use nova_policy::publish::{self, Publish};
 use nova_supervisor::bundles::BundleFeed;
-use nova_supervisor::config::PolicyConfig;
+use nova_supervisor::config::{BundleSource, PolicyConfig};
 use nova_supervisor::state::policy::PolicyCell;
 
 pub const NODE: &str = "node-1";
@@ -58,6 +58,8 @@ rules:
 pub struct Node {
     pub dir: tempfile::TempDir,
     pub config: PolicyConfig,
+    /// Where bundles are published.
+    pub file: PathBuf,
     pub cell: Arc<PolicyCell>,
     /// Revisions in the order in which the hook was told.
     pub told: Arc<Mutex<Vec<String>>>,
@@ -76,13 +78,14 @@ impl Node {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let pair = KeyPair::es256().expect("a key");
         let config = PolicyConfig {
-            bundle: dir.path().join("bundle.tar.gz"),
+            source: BundleSource::File(dir.path().join("bundle.tar.gz")),
             keys: dir.path().join("keys.json"),
             key_id: None,
             store: dir.path().join("store"),
             stale_grace: Duration::from_secs(HOUR),
         };
         let node = Self {
+            file: dir.path().join("bundle.tar.gz"),
             key: SigningKey::from_pem(pair.private_pem.as_bytes()).expect("a signing key"),
             dir,
             config,
@@ -120,7 +123,7 @@ impl Node {
 
     /// Puts a bundle in place as publishers do.
     pub fn publish(&self, bytes: &[u8]) {
-        put(&self.config.bundle, bytes);
+        put(&self.file, bytes);
     }
 
     /// Serial of what decides now.
