@@ -469,6 +469,29 @@ async fn the_400_arrives_although_the_client_still_sends() {
     assert!(text.starts_with("HTTP/1.1 400 Bad Request\r\n"), "{text}");
 }
 
+#[tokio::test]
+async fn a_denial_arrives_although_the_client_still_sends_the_body() {
+    for framing in ["Content-Length: 400000", "Transfer-Encoding: chunked"] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
+        let mut client =
+            tokio::net::TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
+        let (stream, _) = listener.accept().await.expect("a client");
+        // Answers without a look at the body, as a denial does.
+        let service = service_fn(|_| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
+        let io = TokioIo::new(GatedIo::server(stream, Limits::default()));
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(io, service).with_upgrades());
+        client.write_all(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n").as_bytes()).await.expect("open");
+        let part = [b"1000\r\n".as_slice(), &[b'x'; 0x1000], b"\r\n"].concat();
+        for _ in 0..90 {
+            client.write_all(&part).await.expect("what is still sent is read");
+            tokio::task::yield_now().await;
+        }
+        let mut text = String::new();
+        timeout(LONG, client.read_to_string(&mut text)).await.expect("closed").expect("no reset");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{framing}: {text}");
+    }
+}
+
 #[test]
 fn a_gated_stream_can_move_between_threads() {
     fn is_send<T: Send>() {}

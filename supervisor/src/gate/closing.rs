@@ -15,7 +15,7 @@ use super::deadline::Deadline;
 
 /// How long and how far the peer is still read.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
-const DRAIN_BYTES: usize = 256 * 1024;
+const DRAIN_BYTES: usize = 8 * 1024 * 1024;
 
 #[derive(Debug)]
 enum Stage {

@@ -7,7 +7,8 @@
 //! On a refused request at a message boundary the wrapper waits until every earlier request is answered, writes the `400`
 //! itself, closes its side and drains what the client still sends for a moment, so that a reset does not overtake the
 //! answer; only then the reader gets the end of the stream. (It cannot leave that to the reader: hyper drops a stream
-//! without closing it when any request on it named an upgrade.) In the middle of a body the reader gets an error.
+//! without closing it when any request on it named an upgrade.) In the middle of a body the reader gets an error. An answer
+//! that did not wait for the end of its request, such as a denial, is protected from a reset in the same way.
 
 use std::{
     io,
@@ -265,6 +266,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
         Ok(used)
     }
 
+    /// Whether the client is in the middle of a request that was answered already, as a denied upload is.
+    fn is_still_sent_to(&self) -> bool {
+        let is_whole = self.inbound().between_messages() && self.held.is_empty();
+        self.role == Role::Server && !self.exchange.is_raw() && !is_whole
+    }
+
     fn unfit(&self, refusal: Refusal) -> io::Error {
         self.handle.set_sent_refusal(refusal);
         io::Error::new(io::ErrorKind::InvalidData, refusal)
@@ -343,6 +350,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GatedIo<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.is_still_sent_to() && this.closing.is_none() {
+            this.closing = Some(Closing::with_answer(Bytes::new()));
+        }
         match &mut this.closing {
             Some(closing) => closing.poll(&mut this.inner, cx),
             None => Pin::new(&mut this.inner).poll_shutdown(cx),
