@@ -77,6 +77,27 @@ impl Report {
     }
 }
 
+/// The bytes of a file that people write, as text.
+///
+/// # Errors
+/// When they are not UTF-8: where the first wrong byte is.
+pub fn text<'a>(file: &str, bytes: &'a [u8]) -> Result<&'a str, Report> {
+    let wrong = |error: std::str::Utf8Error| {
+        let before = &bytes[..error.valid_up_to()];
+        let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let problem = Problem {
+            file: file.to_owned(),
+            line: 1 + before.iter().filter(|byte| **byte == b'\n').count(),
+            column: 1 + String::from_utf8_lossy(&before[line_start..]).chars().count(),
+            subject: String::new(),
+            message: "this byte is not UTF-8".to_owned(),
+            remedy: "save the file as UTF-8".to_owned(),
+        };
+        Report { problems: vec![problem] }
+    };
+    std::str::from_utf8(bytes).map_err(wrong)
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, problem) in self.problems.iter().enumerate() {
@@ -86,5 +107,18 @@ impl fmt::Display for Report {
             write!(f, "{problem}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // covers: A12
+    #[test]
+    fn a_byte_that_is_not_utf8_has_a_place_and_a_remedy() {
+        let report = text("rules.yaml", b"rules:\n- \xc3\xa4\xff\n").expect_err("refused");
+        assert_eq!(report.to_string(), "rules.yaml:2:4: this byte is not UTF-8 (remedy: save the file as UTF-8)");
+        assert_eq!(text("rules.yaml", "ä\n".as_bytes()), Ok("ä\n"));
     }
 }

@@ -48,3 +48,54 @@ async fn a_broken_file_changes_nothing_and_a_mended_one_is_followed() {
     assert_eq!(a.stage(), Stage::Closed);
     watcher.abort();
 }
+
+/// Watches `path` like a running supervisor, until the endpoint of `ONE` serves.
+async fn serving(path: &std::path::Path, node: &Node) -> tokio::task::JoinHandle<std::convert::Infallible> {
+    std::fs::write(path, ONE).expect("writable");
+    let source = FileSource::new(path.to_owned(), "node-1".into());
+    let watcher = tokio::spawn(source.run(node.control.clone(), fast().file_poll));
+    until("it serves", || node.table.load().iter().any(|endpoint| endpoint.stage() == Stage::Serving)).await;
+    watcher
+}
+
+#[tokio::test]
+async fn half_a_file_that_is_valid_by_itself_ends_no_endpoint() {
+    // covers: A12
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("endpoints.yaml");
+    let node = Node::start();
+    let watcher = serving(&path, &node).await;
+    let a = node.endpoint("pod-a");
+    // Somebody writes in place and is never done for long: at every look the file is another beginning of a list.
+    for round in 0..40 {
+        std::fs::write(&path, format!("endpoints: []\n{}", "#\n".repeat(round))).expect("writable");
+        tokio::time::sleep(fast().file_poll / 2).await;
+    }
+    std::fs::write(&path, ONE).expect("writable");
+    tokio::time::sleep(fast().file_poll * 5).await;
+    assert_eq!(a.stage(), Stage::Serving);
+    assert!(std::sync::Arc::ptr_eq(&a, &node.endpoint("pod-a")), "it was not touched");
+    watcher.abort();
+}
+
+#[tokio::test]
+async fn a_pipe_or_a_device_in_place_of_the_file_stops_nothing() {
+    // covers: A12
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("endpoints.yaml");
+    let node = Node::start();
+    let watcher = serving(&path, &node).await;
+    std::fs::remove_file(&path).expect("removable");
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    assert!(FileSource::new(path.clone(), "node-1".into()).load().is_err(), "a pipe is no list");
+    std::fs::remove_file(&path).expect("removable");
+    std::os::unix::fs::symlink("/dev/zero", &path).expect("a link");
+    assert!(FileSource::new(path.clone(), "node-1".into()).load().is_err(), "a device is no list");
+    std::fs::remove_file(&path).expect("removable");
+    std::fs::write(&path, ONE.replace("generation: 1", "generation: 2")).expect("writable");
+    until("the mended file is followed", || {
+        node.table.load().iter().any(|e| e.spec().generation == 2 && e.stage() == Stage::Serving)
+    })
+    .await;
+    watcher.abort();
+}

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use nova_policy::compile::{Options, SourceText, compile_texts};
 use nova_policy::data::NodeData;
-use nova_policy::report::Report;
+use nova_policy::report::{self, Report};
 
 use super::{MISTAKES, files};
 
@@ -27,14 +27,22 @@ pub(super) struct Sources {
 impl Sources {
     /// Compiles for a node. The outer error is about reading, the inner one about what is written.
     pub(super) fn compile(&self, node: &str) -> anyhow::Result<Result<NodeData, Report>> {
-        let (rules, workloads) = (files::read_text(&self.rules)?, files::read_text(&self.workloads)?);
+        let (rules, workloads) = (files::read(&self.rules)?, files::read(&self.workloads)?);
         let folder = self.rules.parent().unwrap_or(Path::new(".")).to_owned();
         let load = |name: &str| std::fs::read(folder.join(name));
         let options = Options { node: node.to_owned(), lab: self.lab };
         let (rules_name, workloads_name) = (self.rules.display().to_string(), self.workloads.display().to_string());
+        let (rules, workloads) = match (report::text(&rules_name, &rules), report::text(&workloads_name, &workloads)) {
+            (Ok(rules), Ok(workloads)) => (rules, workloads),
+            (rules, workloads) => {
+                let mut mistakes = rules.err().unwrap_or_default();
+                mistakes.append(workloads.err().unwrap_or_default());
+                return Ok(Err(mistakes));
+            }
+        };
         Ok(compile_texts(
-            SourceText { file: &rules_name, text: &rules },
-            SourceText { file: &workloads_name, text: &workloads },
+            SourceText { file: &rules_name, text: rules },
+            SourceText { file: &workloads_name, text: workloads },
             &options,
             &load,
         ))

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use nova_policy::engine::Policy;
 use rustls_pki_types::CertificateDer;
 
+use crate::bundles::source::{self as files, Fingerprint};
 use crate::config::{Config, IdentityConfig};
 use crate::control::Control;
 use crate::identity::{DevCa, DevSource, FilesSource, IdentityError, IdentitySource, RootSet, TrustDomain};
@@ -93,18 +94,12 @@ pub(super) async fn watch_files(
     }
 }
 
-/// Name, time, length and inode of every file: an editor writes in place, a tool renames, Kubernetes swaps a link.
-fn versions(dir: &Path) -> Vec<(OsString, Option<SystemTime>, u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
+/// Name and version of every file: an editor writes in place, a tool renames or changes the mode, Kubernetes swaps a link.
+fn versions(dir: &Path) -> Vec<(OsString, Option<Fingerprint>)> {
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    let mut all: Vec<_> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let meta = std::fs::metadata(entry.path()).ok()?;
-            Some((entry.file_name(), meta.modified().ok(), meta.len(), meta.ino()))
-        })
-        .collect();
-    all.sort();
+    let mut all: Vec<_> =
+        entries.flatten().map(|entry| (entry.file_name(), files::fingerprint(&entry.path()))).collect();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
     all
 }
 

@@ -24,7 +24,7 @@ pub(super) fn check(config: &Path, placements: Option<&Path>) -> Result<ExitCode
     };
     let mut mistakes: Vec<String> = loaded.as_ref().err().map(ToString::to_string).into_iter().collect();
     for file in of_config.into_iter().chain(placements) {
-        if let Err(report) = read(file).and_then(|text| parse(file, &text)) {
+        if let Err(report) = read(file).and_then(|bytes| parse(file, &bytes)) {
             mistakes.push(report);
         }
     }
@@ -35,18 +35,19 @@ pub(super) fn check(config: &Path, placements: Option<&Path>) -> Result<ExitCode
     Ok(OK.into())
 }
 
-fn parse(file: &Path, text: &str) -> Result<(), String> {
-    let parsed = workloads::parse(&file.display().to_string(), text);
+fn parse(file: &Path, bytes: &[u8]) -> Result<(), String> {
+    let name = file.display().to_string();
+    let parsed = nova_policy::report::text(&name, bytes).and_then(|text| workloads::parse(&name, text));
     parsed.map(|_| ()).map_err(|report| report.to_string())
 }
 
-fn read(file: &Path) -> Result<String, String> {
+fn read(file: &Path) -> Result<Vec<u8>, String> {
     use std::io::Read;
     let shown = file.display();
     let failed =
         |error: std::io::Error| format!("{shown}: cannot be read: {error} (remedy: check the path and its rights)");
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let opened = std::fs::File::open(file).map_err(failed)?;
-    opened.take(MAX_PLACEMENTS).read_to_string(&mut text).map_err(failed)?;
-    Ok(text)
+    opened.take(MAX_PLACEMENTS).read_to_end(&mut bytes).map_err(failed)?;
+    Ok(bytes)
 }

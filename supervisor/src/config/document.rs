@@ -33,7 +33,17 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigErrors> {
     if bytes.len() as u64 > MAX_FILE {
         return Err(fail(format!("is larger than {MAX_FILE} bytes"), remedy));
     }
-    String::from_utf8(bytes).map_err(|error| fail(format!("is not UTF-8: {error}"), "save it as UTF-8"))
+    nova_policy::report::text(&path.display().to_string(), &bytes).map(str::to_owned).map_err(|report| {
+        let mistake = |problem: nova_policy::report::Problem| ConfigError {
+            file: path.to_owned(),
+            line: problem.line,
+            column: problem.column,
+            key: String::new(),
+            problem: problem.message,
+            remedy: problem.remedy,
+        };
+        ConfigErrors(report.problems.into_iter().map(mistake).collect())
+    })
 }
 
 /// The whole file, and the mistakes found in it so far.

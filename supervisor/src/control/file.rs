@@ -1,8 +1,8 @@
 //! Endpoints from a file: the source when there is no novalet. The file is looked at again and again; a broken one changes
 //! nothing. Its rows become messages of the control protocol, so that one conversion judges both sources.
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use nova_policy::workloads::{self, Mode, PortTarget, Protocol, State};
 use nova_proto::control as proto;
@@ -11,29 +11,14 @@ use nova_proto::control::endpoint::Backend as ProtoBackend;
 use super::convert;
 use super::order::{Row, Update};
 use super::service::Control;
-
-/// A file with more is not a list of endpoints.
-const MAX_BYTES: u64 = 16 * 1024 * 1024;
+use crate::bundles::source::{self as files, Fingerprint, ReadError};
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
-    #[error("{path}: {why}; [endpoints] file names it")]
-    Read {
-        /// The file.
-        path: String,
-        /// What the kernel says.
-        why: std::io::Error,
-    },
-    /// It is far too long.
-    #[error("{path}: {length} bytes are too many for a list of endpoints")]
-    TooLong {
-        /// The file.
-        path: String,
-        /// Its length.
-        length: u64,
-    },
+    /// It cannot be read, or is being written.
+    #[error("{0} ([endpoints] file names it)")]
+    Read(#[from] ReadError),
     /// Every mistake in it, with line, column and remedy.
     #[error("{0}")]
     Mistakes(nova_policy::report::Report),
@@ -44,9 +29,6 @@ pub struct FileSource {
     path: PathBuf,
     node: String,
 }
-
-/// What tells one version of a file from another.
-type Version = (Option<SystemTime>, u64, u64);
 
 impl FileSource {
     /// For the file at `path`; rows of other nodes than `node` are skipped.
@@ -60,39 +42,42 @@ impl FileSource {
     /// # Errors
     /// When the file cannot be read, or every mistake in it.
     pub fn load(&self) -> Result<Update, FileError> {
-        let path = self.path.display().to_string();
-        let read = |why| FileError::Read { path: path.clone(), why };
-        let length = std::fs::metadata(&self.path).map_err(read)?.len();
-        if length > MAX_BYTES {
-            return Err(FileError::TooLong { path, length });
-        }
-        let text = std::fs::read_to_string(&self.path).map_err(read)?;
-        parse(&path, &text, &self.node)
+        let (bytes, _) = files::read(&self.path)?;
+        self.parse(&bytes)
     }
 
-    /// Applies the file now and whenever it changes, for ever.
+    fn parse(&self, bytes: &[u8]) -> Result<Update, FileError> {
+        let path = self.path.display().to_string();
+        let text = nova_policy::report::text(&path, bytes).map_err(FileError::Mistakes)?;
+        parse(&path, text, &self.node)
+    }
+
+    /// Applies the file now and whenever it has changed, for ever. Whoever writes it in place may be half through, and half
+    /// a list is a list too: a change counts when two looks in a row saw the same.
     pub async fn run(self, control: Control, poll: Duration) -> std::convert::Infallible {
-        let mut seen: Option<Version> = None;
+        let (mut taken, mut last) = (None, None);
         loop {
-            let version = version(&self.path);
-            if seen != Some(version) {
-                match self.load() {
-                    Ok(update) => control.apply(update).await,
-                    Err(error) => tracing::error!(
-                        file = %self.path.display(), "endpoints file refused, what was served before stays:\n{error}"
-                    ),
-                }
-                seen = Some(version);
+            let now = Some(files::fingerprint(&self.path));
+            if now != taken && (taken.is_none() || now == last) {
+                taken = self.take(&control).await.map_or(now, Some);
             }
+            last = now;
             tokio::time::sleep(poll).await;
         }
     }
-}
 
-/// An editor may write in place or rename, so time, length and inode all count.
-fn version(path: &Path) -> Version {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).map_or((None, 0, 0), |meta| (meta.modified().ok(), meta.len(), meta.ino()))
+    /// Applies the file as it is, and says which version that was.
+    async fn take(&self, control: &Control) -> Option<Option<Fingerprint>> {
+        let read = files::read(&self.path).map_err(FileError::from);
+        let fingerprint = read.as_ref().ok().map(|(_, fingerprint)| Some(*fingerprint));
+        match read.and_then(|(bytes, _)| self.parse(&bytes)) {
+            Ok(update) => control.apply(update).await,
+            Err(error) => tracing::error!(
+                file = %self.path.display(), "endpoints file refused, what was served before stays:\n{error}"
+            ),
+        }
+        fingerprint
+    }
 }
 
 fn parse(path: &str, text: &str, node: &str) -> Result<Update, FileError> {
