@@ -34,17 +34,29 @@ candidates contains rule if {
 	some rule in entry.rules
 }
 
+# ICMP has no port; the list is one of its own, so no rule for bytes can ever stand for it.
+candidates contains rule if {
+	input.direction == "egress"
+	destination_is_address
+	some entry in data.nova.egress[input.source].icmp
+	net.cidr_contains(entry.cidr, input.dest_host)
+	some rule in entry.rules
+	rule.icmp.types[input.icmp]
+}
+
 # A peer of our own trust domain: its SPIFFE ID counts only when our own trust bundle verified it.
 candidates contains rule if {
 	input.direction == "ingress"
 	input.peer_ca in {"", "spiffe"}
 	some rule in data.nova.ingress[input.target][input.port].peer[input.peer]
+	source_ok(rule)
 }
 
 # A peer of an external CA: looked up under that CA alone, so no CA can speak for another one or for us.
 candidates contains rule if {
 	input.direction == "ingress"
 	some rule in data.nova.ingress[input.target][input.port].external[input.peer_ca].exact[input.peer]
+	source_ok(rule)
 }
 
 candidates contains rule if {
@@ -52,6 +64,29 @@ candidates contains rule if {
 	some entry in data.nova.ingress[input.target][input.port].external[input.peer_ca].prefix
 	startswith(input.peer, entry.prefix)
 	some rule in entry.rules
+	source_ok(rule)
+}
+
+candidates contains rule if {
+	input.direction == "ingress"
+	some name in input.peer_dns
+	some rule in data.nova.ingress[input.target][input.port].external[input.peer_ca].dns[name]
+	source_ok(rule)
+}
+
+candidates contains rule if {
+	input.direction == "ingress"
+	some name in input.peer_dns
+	some entry in data.nova.ingress[input.target][input.port].external[input.peer_ca].dns_suffix
+	endswith(name, entry.suffix)
+	some rule in entry.rules
+	source_ok(rule)
+}
+
+candidates contains rule if {
+	input.direction == "ingress"
+	some rule in data.nova.ingress[input.target][input.port].external[input.peer_ca].cn[input.peer_cn]
+	source_ok(rule)
 }
 
 candidates contains rule if {
@@ -59,6 +94,37 @@ candidates contains rule if {
 	some entry in data.nova.ingress[input.target][input.port].cidr
 	net.cidr_contains(entry.cidr, input.src_ip)
 	some rule in entry.rules
+}
+
+# Tokens come with requests: before the first one, whoever comes from the right place may connect and bring one.
+candidates contains rule if {
+	input.direction == "ingress"
+	input.phase == "connect"
+	some rules in data.nova.ingress[input.target][input.port].jwt
+	some rule in rules
+	source_ok(rule)
+}
+
+candidates contains rule if {
+	input.direction == "ingress"
+	input.phase == "request"
+	some rule in data.nova.ingress[input.target][input.port].jwt[input.jwt.issuer]
+	source_ok(rule)
+	subject_ok(rule)
+	claims_ok(rule)
+}
+
+source_ok(rule) if object.get(rule, "src", "") == ""
+
+source_ok(rule) if net.cidr_contains(rule.src, input.src_ip)
+
+subject_ok(rule) if object.get(rule.jwt, "subject", "") == ""
+
+subject_ok(rule) if rule.jwt.subject == input.jwt.subject
+
+claims_ok(rule) if {
+	agreeing := {name | some name, wanted in rule.jwt.claims; some value in input.jwt.claims[name]; wanted[value]}
+	count(agreeing) == count(rule.jwt.claims)
 }
 
 destination := concat(":", [input.dest_host, format_int(input.dest_port, 10)])
@@ -75,7 +141,12 @@ l7_ok(rule) if rule.l4 == true
 l7_ok(rule) if {
 	method_ok(rule)
 	path_ok(rule)
+	upgrade_ok(rule)
 }
+
+upgrade_ok(_) if object.get(input, "upgrade", "") == ""
+
+upgrade_ok(rule) if rule.upgrade[input.upgrade]
 
 method_ok(rule) if rule.methods[input.method]
 
@@ -119,9 +190,19 @@ segment_ok("*", got) if {
 
 # ---- verdict: the lowest rank wins; ranks are unique per bundle
 
-opaque := {rule.rank: rule | some rule in candidates; rule.l4 == true}
+# A rule that needs more than the asking supervisor can do grants nothing, but it still belongs to the pair.
+able(rule) if count(object.get(rule, "needs", [])) == 0
 
-matched := {rule.rank: rule | some rule in candidates; l7_ok(rule)}
+able(rule) if {
+	agreeing := {need | some need in rule.needs; need in input.can}
+	count(agreeing) == count(rule.needs)
+}
+
+usable := {rule.rank | some rule in candidates; able(rule)}
+
+opaque := {rule.rank: rule | some rule in candidates; rule.l4 == true; able(rule)}
+
+matched := {rule.rank: rule | some rule in candidates; l7_ok(rule); able(rule)}
 
 audited := {rule.rank: rule | some rule in candidates; rule.audit == true}
 
@@ -129,7 +210,7 @@ credentialed := {rule.rank: rule | some rule in candidates; rule.credential != "
 
 decision := {"allow": true, "audit": false, "rule_id": "", "credential": "", "reason": "connect"} if {
 	input.phase == "connect"
-	count(candidates) > 0
+	count(usable) > 0
 }
 
 decision := granted(opaque[min(object.keys(opaque))]) if {
@@ -148,13 +229,16 @@ decision := granted(matched[min(object.keys(matched))]) if {
 	count(matched) > 0
 }
 
-# Audit mode lets a miss through only when every rule of the pair is in audit mode and none carries a credential.
+# Audit mode lets a miss through only when every rule of the pair is in audit mode and could grant, none carries a
+# credential, and the request does not turn into uninspected bytes.
 decision := would_deny(audited[min(object.keys(audited))]) if {
 	input.phase == "request"
 	count(matched) == 0
 	count(audited) > 0
 	count(audited) == count(candidates)
+	count(usable) == count(candidates)
 	count(credentialed) == 0
+	object.get(input, "upgrade", "") == ""
 }
 
 decision := {"allow": false, "audit": false, "rule_id": "", "credential": "", "reason": "l7_mismatch"} if {
@@ -166,7 +250,11 @@ decision := {"allow": false, "audit": false, "rule_id": "", "credential": "", "r
 
 enforced if count(audited) < count(candidates)
 
+enforced if count(usable) < count(candidates)
+
 enforced if count(credentialed) > 0
+
+enforced if object.get(input, "upgrade", "") != ""
 
 granted(rule) := {
 	"allow": true,

@@ -2,11 +2,14 @@
 //! callee's ingress, from the same row, so the two sides of a call cannot drift apart.
 
 mod emit;
+mod entry;
 mod pairs;
 mod resolve;
 mod samples;
 
 pub use samples::{MAX_VECTORS, Vector, samples};
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::data::NodeData;
 use crate::report::Report;
@@ -41,7 +44,22 @@ pub fn compile(rules: &RuleSet, table: &Table, options: &Options) -> Result<Node
     pairs::check(&rules.file, &resolved, &mut report);
     report.sort();
     report.into_result()?;
-    Ok(emit::data(rules, &resolved, table, &options.node))
+    let mut nodes = emit::data(rules, &resolved, table, &[&options.node]);
+    Ok(nodes.remove(&options.node).unwrap_or_default())
+}
+
+/// Compiles for every node that the table names, in one go.
+///
+/// # Errors
+/// Every mistake with line, rule id and remedy.
+pub fn compile_all(rules: &RuleSet, table: &Table) -> Result<BTreeMap<String, NodeData>, Report> {
+    let mut report = Report::default();
+    let resolved = resolve::all(rules, table, &mut report);
+    pairs::check(&rules.file, &resolved, &mut report);
+    report.sort();
+    report.into_result()?;
+    let nodes: BTreeSet<&str> = table.endpoints.iter().filter_map(|endpoint| endpoint.node.as_deref()).collect();
+    Ok(emit::data(rules, &resolved, table, &nodes.into_iter().collect::<Vec<_>>()))
 }
 
 /// Parses and compiles in one go, and reports the mistakes of both files together.
@@ -69,5 +87,7 @@ pub fn compile_texts(
     }
 }
 
+#[cfg(test)]
+mod audit_tests;
 #[cfg(test)]
 mod tests;

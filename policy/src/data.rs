@@ -16,7 +16,7 @@ use crate::workloads::{Mode, Protocol};
 pub const SCHEMA: u32 = 1;
 
 /// `data.nova`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeData {
     /// [`SCHEMA`].
@@ -35,6 +35,50 @@ pub struct NodeData {
     pub workloads: BTreeMap<String, WorkloadEntry>,
     /// CA name to certificates, DER in base64.
     pub external_cas: BTreeMap<String, Vec<String>>,
+    /// Credentials that rules of this node's workloads name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub credentials: BTreeMap<String, CredentialEntry>,
+}
+
+/// How a credential is injected, and where it may go at all. Its value is never here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CredentialEntry {
+    /// Form and what belongs to it.
+    pub form: CredentialForm,
+    /// The only hosts that may see it: exact names, sorted.
+    pub hosts: Vec<String>,
+    /// Who answers for it.
+    pub owner: String,
+}
+
+/// How a credential appears in a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum CredentialForm {
+    /// A header field of its own.
+    Header {
+        /// Its name, lower case.
+        header: String,
+    },
+    /// `Authorization: Bearer`.
+    Bearer,
+    /// `Authorization: Basic`.
+    Basic,
+    /// A parameter of the query.
+    Query {
+        /// Its name.
+        parameter: String,
+    },
+    /// A signature of the whole request, AWS version 4.
+    Sigv4 {
+        /// Region.
+        region: String,
+        /// Service.
+        service: String,
+    },
+    /// A placeholder that the app wrote is replaced.
+    Placeholder,
 }
 
 /// Where one workload may go.
@@ -50,6 +94,19 @@ pub struct Egress {
     /// Address ranges; they match address literals only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cidr: Vec<EgressCidr>,
+    /// Address ranges that may be pinged.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub icmp: Vec<IcmpRange>,
+}
+
+/// An address range for ICMP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IcmpRange {
+    /// The range.
+    pub cidr: IpNet,
+    /// Rules of the pair.
+    pub rules: Vec<RuleEntry>,
 }
 
 /// `*.example.com:443` and its rules.
@@ -89,6 +146,9 @@ pub struct IngressPort {
     /// Source ranges; only on ports that ask for no client certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cidr: Vec<IngressCidr>,
+    /// Issuer of a token to rules; only on ports that ask for no client certificate.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub jwt: BTreeMap<String, Vec<RuleEntry>>,
 }
 
 /// The peers of one external CA.
@@ -101,6 +161,25 @@ pub struct ExternalPeers {
     /// URI prefixes; each ends in `/`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prefix: Vec<PrefixEntry>,
+    /// DNS name in the certificate to rules.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub dns: BTreeMap<String, Vec<RuleEntry>>,
+    /// Families of DNS names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub dns_suffix: Vec<DnsSuffix>,
+    /// Common name to rules.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub cn: BTreeMap<String, Vec<RuleEntry>>,
+}
+
+/// `*.partner.example` as the name of a peer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DnsSuffix {
+    /// Starts with a dot.
+    pub suffix: String,
+    /// Rules of the pair.
+    pub rules: Vec<RuleEntry>,
 }
 
 /// A URI prefix and its rules.
@@ -155,6 +234,44 @@ pub struct RuleEntry {
     /// Name of the credential to inject.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub credential: String,
+    /// Source range the caller must also come from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub src: Option<IpNet>,
+    /// What a token must say, beside its issuer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<TokenEntry>,
+    /// Protocols a request may change to.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub upgrade: BTreeMap<String, bool>,
+    /// What may be sent by ICMP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub icmp: Option<IcmpEntry>,
+    /// What the supervisor must be able to do; the rule grants nothing to one that does not say so in `can`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<String>,
+}
+
+/// What a token must say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenEntry {
+    /// Who issued it.
+    pub issuer: String,
+    /// Whom it speaks of; absent: anybody, and then there are claims.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub subject: String,
+    /// Claim to the values of which the token must have one.
+    pub claims: BTreeMap<String, BTreeMap<String, bool>>,
+}
+
+/// What a rule allows by ICMP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IcmpEntry {
+    /// Types, by name.
+    pub types: BTreeMap<String, bool>,
+    /// Messages per second and workload.
+    pub rate_per_s: u32,
 }
 
 impl RuleEntry {
@@ -185,6 +302,11 @@ impl RuleEntry {
                 || self.segs_prefix.iter().any(|pattern| segments_match(pattern, path, true))
         };
         self.l4 || path.is_some_and(covered)
+    }
+
+    /// Whether messages of this type may be sent.
+    pub(crate) fn icmp_ok(&self, kind: &str) -> bool {
+        self.icmp.as_ref().is_some_and(|icmp| icmp.types.get(kind).copied().unwrap_or(false))
     }
 
     /// The paths as they would be written in a rule.
@@ -247,6 +369,9 @@ pub enum EgressTarget {
         mode: Mode,
         /// What is spoken on it.
         protocol: Protocol,
+        /// The app may use TLS of its own, which the supervisor then terminates.
+        #[serde(default, skip_serializing_if = "is_false")]
+        intercept: bool,
     },
     /// A host outside.
     External {
@@ -262,6 +387,15 @@ pub enum EgressTarget {
         /// Private ranges the name may resolve to.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         addresses: Vec<IpNet>,
+        /// The app may use TLS of its own, which the supervisor then terminates. `tls` is what the host gets.
+        #[serde(default, skip_serializing_if = "is_false")]
+        intercept: bool,
+        /// gRPC is spoken, so the host must speak HTTP/2.
+        #[serde(default, skip_serializing_if = "is_false")]
+        grpc: bool,
+        /// The parent proxy that everything must go through.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        via: Option<String>,
     },
     /// An address literal out of a range.
     Cidr {

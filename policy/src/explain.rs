@@ -2,15 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::data::{NodeData, RuleEntry};
+use crate::data::{ExternalPeers, NodeData, RuleEntry};
 use crate::decision::Decision;
 use crate::engine::Policy;
-use crate::input::{Direction, Input, OWN_CA, Phase};
+use crate::input::{Direction, Input, OWN_CA, Phase, Token};
 use crate::judge;
 
+/// Stands for a field the input does not have.
+const NOTHING: &str = "(none)";
 /// Most rules listed.
 const MAX_RULES: usize = 50;
 
@@ -140,55 +144,116 @@ fn considered(data: &NodeData, input: &Input) -> Vec<Considered> {
     ways.into_values().map(|ways| finish(&ways, input)).collect()
 }
 
-fn note<'d>(ways: &mut BTreeMap<u32, Ways<'d>>, rules: &'d [RuleEntry], way: &Way) {
+fn note<'d>(ways: &mut BTreeMap<u32, Ways<'d>>, rules: &'d [RuleEntry], input: &Input, mut way: Way) {
     for rule in rules {
+        let length = way.len();
+        way.extend(conditions(rule, input));
         ways.entry(rule.rank).or_insert_with(|| Ways { rule, tests: Vec::new() }).tests.push(way.clone());
+        way.truncate(length);
     }
+}
+
+/// What a rule asks beside the list it stands in.
+fn conditions(rule: &RuleEntry, input: &Input) -> Way {
+    let mut way = Way::new();
+    if let Some(range) = rule.src {
+        way.push(("source_address", range.to_string(), judge::source_ok(rule, input)));
+    }
+    // A token comes with a request; a connection is let in to bring one.
+    if let Some(jwt) = rule.jwt.as_ref().filter(|_| input.phase() != Phase::Connect) {
+        let issued = input.token().is_some_and(|token| *token.issuer == *jwt.issuer);
+        way.push(("issuer", jwt.issuer.clone(), issued));
+        if !jwt.subject.is_empty() {
+            way.push(("subject", jwt.subject.clone(), judge::subject_ok(rule, input)));
+        }
+        if !jwt.claims.is_empty() {
+            let one = |(name, values): (&String, &BTreeMap<String, bool>)| {
+                format!("{name}={}", values.keys().cloned().collect::<Vec<_>>().join("|"))
+            };
+            let wanted = jwt.claims.iter().map(one).collect::<Vec<_>>().join(", ");
+            way.push(("claims", wanted, judge::claims_ok(rule, input)));
+        }
+    }
+    if let Some(icmp) = &rule.icmp {
+        let wanted = icmp.types.keys().cloned().collect::<Vec<_>>().join(", ");
+        way.push(("icmp", wanted, input.icmp().is_some_and(|kind| rule.icmp_ok(kind))));
+    }
+    way
 }
 
 fn egress_ways<'d>(data: &'d NodeData, input: &Input, ways: &mut BTreeMap<u32, Ways<'d>>) {
     let Some(egress) = data.egress.get(input.workload()) else { return };
     let got = destination(input);
     let (host, port) = (input.dest_host().unwrap_or_default(), input.dest_port());
+    let address: Option<IpAddr> = host.parse().ok();
     for (key, rules) in &egress.exact {
-        note(ways, rules, &vec![("destination", key.clone(), *key == got)]);
+        note(ways, rules, input, vec![("destination", key.clone(), *key == got)]);
     }
     for entry in &egress.suffix {
         let ok = Some(entry.port) == port && host.ends_with(&entry.suffix);
-        note(ways, &entry.rules, &vec![("destination", format!("*{}:{}", entry.suffix, entry.port), ok)]);
+        note(ways, &entry.rules, input, vec![("destination", format!("*{}:{}", entry.suffix, entry.port), ok)]);
     }
     for entry in &egress.cidr {
-        let inside = host.parse().is_ok_and(|address: std::net::IpAddr| entry.cidr.contains(&address));
+        let inside = address.is_some_and(|address| entry.cidr.contains(&address));
         let wanted = format!("an address in {}, port {}", entry.cidr, entry.port);
-        note(ways, &entry.rules, &vec![("destination", wanted, inside && Some(entry.port) == port)]);
+        note(ways, &entry.rules, input, vec![("destination", wanted, inside && Some(entry.port) == port)]);
+    }
+    for entry in &egress.icmp {
+        let inside = address.is_some_and(|address| entry.cidr.contains(&address));
+        note(ways, &entry.rules, input, vec![("destination", format!("an address in {}", entry.cidr), inside)]);
     }
 }
 
 fn ingress_ways<'d>(data: &'d NodeData, input: &Input, ways: &mut BTreeMap<u32, Ways<'d>>) {
     let Some(ports) = data.ingress.get(input.workload()) else { return };
     let (peer, ca) = (input.peer().unwrap_or_default(), input.peer_ca());
+    let address = input.src_ip().and_then(|text| text.parse::<IpAddr>().ok());
     for (name, port) in ports {
         let same_port = ("port", name.clone(), Some(name.as_str()) == input.port());
         let own = ("peer_ca", OWN_CA.to_owned(), ca.is_some_and(judge::is_own_ca));
         for (id, rules) in &port.peer {
-            note(ways, rules, &vec![same_port.clone(), own.clone(), ("peer", id.clone(), id == peer)]);
+            note(ways, rules, input, vec![same_port.clone(), own.clone(), ("peer", id.clone(), id == peer)]);
         }
         for (name, peers) in &port.external {
             let same_ca = ("peer_ca", name.clone(), Some(name.as_str()) == ca);
-            for (id, rules) in &peers.exact {
-                note(ways, rules, &vec![same_port.clone(), same_ca.clone(), ("peer", id.clone(), id == peer)]);
-            }
-            for entry in &peers.prefix {
-                let under = ("peer", format!("{}*", entry.prefix), peer.starts_with(&entry.prefix));
-                note(ways, &entry.rules, &vec![same_port.clone(), same_ca.clone(), under]);
+            for (test, rules) in named(peers, input) {
+                note(ways, rules, input, vec![same_port.clone(), same_ca.clone(), test]);
             }
         }
         for entry in &port.cidr {
-            let inside = input.src_ip().and_then(|text| text.parse().ok());
-            let inside = inside.is_some_and(|address: std::net::IpAddr| entry.cidr.contains(&address));
-            note(ways, &entry.rules, &vec![same_port.clone(), ("source_address", entry.cidr.to_string(), inside)]);
+            let inside = address.is_some_and(|address| entry.cidr.contains(&address));
+            let test = ("source_address", entry.cidr.to_string(), inside);
+            note(ways, &entry.rules, input, vec![same_port.clone(), test]);
+        }
+        for rules in port.jwt.values() {
+            note(ways, rules, input, vec![same_port.clone()]);
         }
     }
+}
+
+/// The lists of an external CA, each with the test of its name.
+fn named<'d>(peers: &'d ExternalPeers, input: &Input) -> Vec<((&'static str, String, bool), &'d [RuleEntry])> {
+    let peer = input.peer().unwrap_or_default();
+    let any = |test: &dyn Fn(&str) -> bool| input.peer_dns().iter().any(|name| test(name));
+    let mut all: Vec<((&'static str, String, bool), &[RuleEntry])> = Vec::new();
+    all.extend(peers.exact.iter().map(|(id, rules)| (("peer", id.clone(), id == peer), &rules[..])));
+    all.extend(
+        peers
+            .prefix
+            .iter()
+            .map(|entry| (("peer", format!("{}*", entry.prefix), peer.starts_with(&entry.prefix)), &entry.rules[..])),
+    );
+    all.extend(peers.dns.iter().map(|(name, rules)| (("peer_dns", name.clone(), any(&|got| got == name)), &rules[..])));
+    all.extend(peers.dns_suffix.iter().map(|entry| {
+        (("peer_dns", format!("*{}", entry.suffix), any(&|got| got.ends_with(&entry.suffix))), &entry.rules[..])
+    }));
+    all.extend(
+        peers
+            .cn
+            .iter()
+            .map(|(name, rules)| (("peer_cn", name.clone(), Some(name.as_str()) == input.peer_cn()), &rules[..])),
+    );
+    all
 }
 
 /// Shows the way that passed, or else the one that came closest, and adds the tests of the request.
@@ -219,6 +284,15 @@ fn finish(ways: &Ways<'_>, input: &Input) -> Considered {
             Test { test: "path", wanted: rule.paths_text(), got: got("path", input), ok: rule.path_ok(input.path()) },
         ]),
     }
+    if input.upgrade().is_some() && !rule.l4 {
+        let wanted = rule.upgrade.keys().cloned().collect::<Vec<_>>().join(", ");
+        let (got, ok) = (got("upgrade", input), judge::upgrade_ok(rule, input));
+        tests.push(Test { test: "upgrade", wanted, got, ok });
+    }
+    if !rule.needs.is_empty() {
+        let (wanted, got) = (rule.needs.join(", "), got("supported", input));
+        tests.push(Test { test: "supported", wanted, got, ok: judge::able(rule, input) });
+    }
     let matches = tests.iter().all(|test| test.ok);
     Considered { rule: rule.id.clone(), candidate, matches, audit: rule.audit, tests, rank: rule.rank }
 }
@@ -226,6 +300,14 @@ fn finish(ways: &Ways<'_>, input: &Input) -> Considered {
 fn got(test: &str, input: &Input) -> String {
     let text = match test {
         "destination" => return destination(input),
+        "peer_dns" => return listed(input.peer_dns()),
+        "supported" => return listed(input.can()),
+        "claims" => return input.token().map_or_else(|| NOTHING.to_owned(), claims),
+        "issuer" => input.token().map(|token| &*token.issuer),
+        "subject" => input.token().and_then(|token| token.subject.as_deref()),
+        "peer_cn" => input.peer_cn(),
+        "icmp" => input.icmp(),
+        "upgrade" => input.upgrade(),
         "port" => input.port(),
         "peer" => input.peer(),
         "peer_ca" => input.peer_ca(),
@@ -234,11 +316,21 @@ fn got(test: &str, input: &Input) -> String {
         "path" => input.path(),
         _ => None,
     };
-    text.unwrap_or("(none)").to_owned()
+    text.unwrap_or(NOTHING).to_owned()
+}
+
+fn listed(names: &[Arc<str>]) -> String {
+    if names.is_empty() { NOTHING.to_owned() } else { names.join(", ") }
+}
+
+fn claims(token: &Token) -> String {
+    let one = |(name, values): (&Arc<str>, &Vec<Arc<str>>)| format!("{name}={}", values.join("|"));
+    token.claims.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 fn destination(input: &Input) -> String {
-    format!("{}:{}", input.dest_host().unwrap_or("(none)"), input.dest_port().unwrap_or(0))
+    let host = input.dest_host().unwrap_or(NOTHING);
+    input.dest_port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 fn hint(data: &NodeData, input: &Input, decision: &Decision) -> String {

@@ -1,14 +1,20 @@
 //! The input of a decision. Its JSON form is what the audit log records and what `replay` and `explain` read back.
 
+mod check;
+mod token;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use nova_proto::ids::SpiffeId;
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
-use crate::host::{Host, HostError};
-use crate::path::{CanonicalPath, PathError};
+pub use check::InputError;
+use check::RawInput;
+pub use token::Token;
+
+use crate::host::Host;
+use crate::path::CanonicalPath;
 
 /// `peer_ca` of a peer that our own trust bundle verified. No external CA may have this name.
 pub const OWN_CA: &str = "spiffe";
@@ -47,6 +53,17 @@ pub enum Peer {
         /// Canonical SPIFFE ID out of its certificate.
         id: SpiffeId,
     },
+    /// Verified by an external CA of the policy, with all the names of its certificate.
+    Named {
+        /// Name of the CA.
+        ca: Arc<str>,
+        /// Canonical SPIFFE ID, if there is one.
+        id: Option<SpiffeId>,
+        /// DNS names. A name with a wildcard names nobody and is left out, as it is no [`Host`].
+        dns: Vec<Host>,
+        /// The common name, if the subject has exactly one.
+        cn: Option<Arc<str>>,
+    },
     /// No client certificate: the port does not ask for one.
     Anonymous,
 }
@@ -68,15 +85,27 @@ pub struct Input {
     #[serde(skip_serializing_if = "Option::is_none")]
     peer_ca: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    peer_dns: Option<Arc<[Arc<str>]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peer_cn: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     src_ip: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jwt: Option<Arc<Token>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dest_host: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dest_port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    icmp: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upgrade: Option<Arc<str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    can: Option<Arc<[Arc<str>]>>,
 }
 
 impl Input {
@@ -117,16 +146,23 @@ impl Input {
         peer: &Peer,
         source_ip: IpAddr,
     ) -> Self {
-        let (peer, peer_ca) = match peer {
-            Peer::Own(id) => (Some(id.as_str().into()), Some(OWN_CA.into())),
-            Peer::External { ca, id } => (Some(id.as_str().into()), Some(Arc::clone(ca))),
+        let (id, peer_ca) = match peer {
+            Peer::Own(id) => (Some(id), Some(OWN_CA.into())),
+            Peer::External { ca, id } => (Some(id), Some(Arc::clone(ca))),
+            Peer::Named { ca, id, .. } => (id.as_ref(), Some(Arc::clone(ca))),
             Peer::Anonymous => (None, None),
+        };
+        let (peer_dns, peer_cn) = match peer {
+            Peer::Named { dns, cn, .. } => (check::names(dns.iter().map(Host::shared)), cn.clone()),
+            _ => (None, None),
         };
         Self {
             target: Some(target.into()),
             port: Some(port.into()),
-            peer,
+            peer: id.map(|id| id.as_str().into()),
             peer_ca,
+            peer_dns,
+            peer_cn,
             src_ip: Some(source_ip.to_canonical().to_string().into()),
             ..Self::empty(Direction::Ingress, Phase::Connect)
         }
@@ -156,22 +192,58 @@ impl Input {
         Self::ingress_connect(target, port, peer, source_ip).request(method, path)
     }
 
+    /// May `source` send ICMP messages of this type to `address`? The one type there is: `echo`.
+    #[must_use]
+    pub fn egress_icmp(source: impl Into<Arc<str>>, address: IpAddr, kind: impl Into<Arc<str>>) -> Self {
+        Self {
+            source: Some(source.into()),
+            dest_host: Some(Host::from(address).shared()),
+            icmp: Some(kind.into()),
+            ..Self::empty(Direction::Egress, Phase::Opaque)
+        }
+    }
+
     /// The same pair, asked for uninspected bytes.
     #[must_use]
     pub fn opaque(&self) -> Self {
-        Self { phase: Phase::Opaque, method: None, path: None, ..self.clone() }
+        Self { phase: Phase::Opaque, method: None, path: None, jwt: None, upgrade: None, ..self.clone() }
     }
 
     /// The same pair, asked for one request. Shares the strings of the connection.
     #[must_use]
     pub fn request(&self, method: &str, path: &CanonicalPath) -> Self {
-        Self { phase: Phase::Request, method: Some(method.into()), path: Some(path.path().into()), ..self.clone() }
+        let (method, path) = (Some(method.into()), Some(path.path().into()));
+        Self { phase: Phase::Request, method, path, jwt: None, upgrade: None, ..self.clone() }
     }
 
     /// The same pair, asked whether it may talk at all.
     #[must_use]
     pub fn connect(&self) -> Self {
-        Self { phase: Phase::Connect, method: None, path: None, ..self.clone() }
+        Self { phase: Phase::Connect, method: None, path: None, jwt: None, upgrade: None, ..self.clone() }
+    }
+
+    /// The same request to a workload, with a token that was verified. Other inputs have none and stay as they are.
+    #[must_use]
+    pub fn with_token(self, token: Arc<Token>) -> Self {
+        if self.direction == Direction::Ingress && self.phase == Phase::Request {
+            return Self { jwt: Some(token), ..self };
+        }
+        self
+    }
+
+    /// The same request, which asks to change the protocol. Other inputs ask for none and stay as they are.
+    #[must_use]
+    pub fn with_upgrade(self, protocol: impl Into<Arc<str>>) -> Self {
+        if self.phase == Phase::Request {
+            return Self { upgrade: Some(protocol.into()), ..self };
+        }
+        self
+    }
+
+    /// The same, asked by a supervisor that can do what some rules need. Without it, those rules grant nothing.
+    #[must_use]
+    pub fn with_abilities(self, can: impl IntoIterator<Item = Arc<str>>) -> Self {
+        Self { can: check::names(can), ..self }
     }
 
     fn empty(direction: Direction, phase: Phase) -> Self {
@@ -183,11 +255,17 @@ impl Input {
             port: None,
             peer: None,
             peer_ca: None,
+            peer_dns: None,
+            peer_cn: None,
             src_ip: None,
+            jwt: None,
             dest_host: None,
             dest_port: None,
+            icmp: None,
             method: None,
             path: None,
+            upgrade: None,
+            can: None,
         }
     }
 
@@ -214,22 +292,46 @@ impl Input {
     }
 
     /// JSON names of the text fields, in the order of [`Input::texts`].
-    pub(crate) const TEXTS: [&'static str; 9] =
-        ["source", "target", "port", "peer", "peer_ca", "src_ip", "dest_host", "method", "path"];
+    pub(crate) const TEXTS: [&'static str; 12] = [
+        "source",
+        "target",
+        "port",
+        "peer",
+        "peer_ca",
+        "peer_cn",
+        "src_ip",
+        "dest_host",
+        "icmp",
+        "method",
+        "path",
+        "upgrade",
+    ];
 
-    /// The text fields. `dest_port` is a number and has its own accessor.
-    pub(crate) fn texts(&self) -> [Option<&Arc<str>>; 9] {
+    /// The text fields. `dest_port` is a number and has its own accessor; see also [`Input::structures`].
+    pub(crate) fn texts(&self) -> [Option<&Arc<str>>; 12] {
         [
             self.source.as_ref(),
             self.target.as_ref(),
             self.port.as_ref(),
             self.peer.as_ref(),
             self.peer_ca.as_ref(),
+            self.peer_cn.as_ref(),
             self.src_ip.as_ref(),
             self.dest_host.as_ref(),
+            self.icmp.as_ref(),
             self.method.as_ref(),
             self.path.as_ref(),
+            self.upgrade.as_ref(),
         ]
+    }
+
+    /// The fields that are neither text nor number, as JSON. Few inputs have any.
+    pub(crate) fn structures(&self) -> impl Iterator<Item = (&'static str, serde_json::Value)> {
+        let list = |list: &Arc<[Arc<str>]>| list.iter().map(|text| serde_json::Value::from(&**text)).collect();
+        let token = self.jwt.as_ref().map(|token| token.to_json());
+        [("peer_dns", self.peer_dns.as_ref().map(list)), ("jwt", token), ("can", self.can.as_ref().map(list))]
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?)))
     }
 
     /// Port name of an ingress input.
@@ -248,6 +350,42 @@ impl Input {
     #[must_use]
     pub fn peer_ca(&self) -> Option<&str> {
         self.peer_ca.as_deref()
+    }
+
+    /// DNS names of the peer's certificate.
+    #[must_use]
+    pub fn peer_dns(&self) -> &[Arc<str>] {
+        self.peer_dns.as_deref().unwrap_or_default()
+    }
+
+    /// Common name of the peer's certificate.
+    #[must_use]
+    pub fn peer_cn(&self) -> Option<&str> {
+        self.peer_cn.as_deref()
+    }
+
+    /// The verified token of a request.
+    #[must_use]
+    pub fn token(&self) -> Option<&Token> {
+        self.jwt.as_deref()
+    }
+
+    /// Type of an ICMP message.
+    #[must_use]
+    pub fn icmp(&self) -> Option<&str> {
+        self.icmp.as_deref()
+    }
+
+    /// The protocol a request asks to change to.
+    #[must_use]
+    pub fn upgrade(&self) -> Option<&str> {
+        self.upgrade.as_deref()
+    }
+
+    /// What the supervisor can do beyond the ordinary.
+    #[must_use]
+    pub fn can(&self) -> &[Arc<str>] {
+        self.can.as_deref().unwrap_or_default()
     }
 
     /// Source address of an ingress input.
@@ -281,166 +419,5 @@ impl Input {
     }
 }
 
-/// Why a JSON text is not an input.
-#[derive(Debug, Error)]
-pub enum InputError {
-    /// A field that this direction or phase needs is missing.
-    #[error("field {0:?} is missing")]
-    Missing(&'static str),
-    /// A field that belongs to the other direction or another phase.
-    #[error("field {0:?} does not belong to this direction or phase")]
-    Unexpected(&'static str),
-    /// `dest_host` is not a host.
-    #[error("dest_host: {0}")]
-    Host(HostError),
-    /// `path` is not a path, or has a query.
-    #[error("path: {0}")]
-    Path(PathError),
-    /// `path` has a query, which no decision looks at.
-    #[error("path: a query is never matched, leave it out")]
-    Query,
-    /// `src_ip` is not an address.
-    #[error("src_ip is not an IP address")]
-    Address,
-    /// `peer` is not a canonical SPIFFE ID.
-    #[error("peer: {0}")]
-    Peer(nova_proto::ids::InvalidId),
-    /// `dest_port` is 0.
-    #[error("dest_port is 0")]
-    Port,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawInput {
-    direction: Direction,
-    phase: Phase,
-    source: Option<Arc<str>>,
-    target: Option<Arc<str>>,
-    port: Option<Arc<str>>,
-    peer: Option<Arc<str>>,
-    peer_ca: Option<Arc<str>>,
-    src_ip: Option<Arc<str>>,
-    dest_host: Option<Arc<str>>,
-    dest_port: Option<u16>,
-    method: Option<Arc<str>>,
-    path: Option<Arc<str>>,
-}
-
-impl TryFrom<RawInput> for Input {
-    type Error = InputError;
-
-    fn try_from(raw: RawInput) -> Result<Self, InputError> {
-        raw.check_fields()?;
-        let dest_host = raw.dest_host.as_deref().map(Host::parse).transpose().map_err(InputError::Host)?;
-        if raw.dest_port == Some(0) {
-            return Err(InputError::Port);
-        }
-        if let Some(peer) = raw.peer.as_deref().filter(|peer| !peer.is_empty()) {
-            SpiffeId::new(peer).map_err(InputError::Peer)?;
-        }
-        let src_ip: Option<IpAddr> =
-            raw.src_ip.as_deref().map(str::parse).transpose().map_err(|_| InputError::Address)?;
-        let path = raw.path.as_deref().map(checked_path).transpose()?;
-        Ok(Self {
-            direction: raw.direction,
-            phase: raw.phase,
-            source: raw.source,
-            target: raw.target,
-            port: raw.port,
-            peer: raw.peer,
-            peer_ca: raw.peer_ca,
-            src_ip: src_ip.map(|ip| ip.to_canonical().to_string().into()),
-            dest_host: dest_host.map(|host| host.shared()),
-            dest_port: raw.dest_port,
-            method: raw.method,
-            path,
-        })
-    }
-}
-
-impl RawInput {
-    fn check_fields(&self) -> Result<(), InputError> {
-        let egress = self.direction == Direction::Egress;
-        let request = self.phase == Phase::Request;
-        for (name, present, wanted) in [
-            ("source", self.source.is_some(), egress),
-            ("dest_host", self.dest_host.is_some(), egress),
-            ("dest_port", self.dest_port.is_some(), egress),
-            ("target", self.target.is_some(), !egress),
-            ("port", self.port.is_some(), !egress),
-            ("src_ip", self.src_ip.is_some(), !egress),
-            ("method", self.method.is_some(), request),
-            ("path", self.path.is_some(), request),
-        ] {
-            match (present, wanted) {
-                (false, true) => return Err(InputError::Missing(name)),
-                (true, false) => return Err(InputError::Unexpected(name)),
-                _ => {}
-            }
-        }
-        match (egress, self.peer.is_some(), self.peer_ca.is_some()) {
-            (true, true, _) => Err(InputError::Unexpected("peer")),
-            (true, _, true) => Err(InputError::Unexpected("peer_ca")),
-            _ => Ok(()),
-        }
-    }
-}
-
-fn checked_path(text: &str) -> Result<Arc<str>, InputError> {
-    if text == "*" {
-        return Ok(text.into());
-    }
-    let path = CanonicalPath::parse(text.as_bytes()).map_err(InputError::Path)?;
-    if path.path() != path.path_and_query() {
-        return Err(InputError::Query);
-    }
-    Ok(path.path().into())
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(text: &str) -> Result<Input, serde_json::Error> {
-        serde_json::from_str(text)
-    }
-
-    #[test]
-    fn inputs_that_no_supervisor_writes_are_refused() {
-        for bad in [
-            r#"{}"#,
-            r#"{"direction":"sideways","phase":"connect"}"#,
-            r#"{"direction":"egress","phase":"connect","source":"x","dest_host":"h"}"#,
-            r#"{"direction":"egress","phase":"connect","source":"x","dest_host":"h","dest_port":0}"#,
-            r#"{"direction":"egress","phase":"connect","source":"x","dest_host":"h h","dest_port":1}"#,
-            r#"{"direction":"egress","phase":"connect","source":"x","dest_host":"h","dest_port":1,"peer":"spiffe://a/b"}"#,
-            r#"{"direction":"egress","phase":"connect","source":"x","dest_host":"h","dest_port":1,"method":"GET"}"#,
-            r#"{"direction":"egress","phase":"request","source":"x","dest_host":"h","dest_port":1,"method":"GET","path":"/a?b"}"#,
-            r#"{"direction":"egress","phase":"request","source":"x","dest_host":"h","dest_port":1,"method":"GET","path":"/../b"}"#,
-            r#"{"direction":"ingress","phase":"connect","target":"x","port":"p","src_ip":"bogus"}"#,
-            r#"{"direction":"ingress","phase":"connect","target":"x","port":"p","src_ip":"1.1.1.1","peer":"spiffe://a/../b"}"#,
-            r#"{"direction":"ingress","phase":"connect","target":"x","port":"p","src_ip":"1.1.1.1","extra":1}"#,
-        ] {
-            assert!(read(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn the_json_form_is_stable_and_reads_back() {
-        let peer = Peer::Own(SpiffeId::new("spiffe://dev.invalid/t/t/w/x").expect("valid"));
-        let path = CanonicalPath::parse(b"/v1/orders/42?secret=1").expect("valid");
-        let input = Input::ingress_request("service-a", "https", &peer, [10, 64, 3, 21].into(), "GET", &path);
-        let text = serde_json::to_string(&input).expect("serialises");
-        assert_eq!(
-            text,
-            r#"{"direction":"ingress","phase":"request","target":"service-a","port":"https","peer":"spiffe://dev.invalid/t/t/w/x","peer_ca":"spiffe","src_ip":"10.64.3.21","method":"GET","path":"/v1/orders/42"}"#
-        );
-        assert_eq!(read(&text).expect("reads back"), input);
-        let host = Host::parse("API.stripe.com.").expect("valid");
-        assert_eq!(
-            serde_json::to_string(&Input::egress_connect("x", &host, 443)).expect("serialises"),
-            r#"{"direction":"egress","phase":"connect","source":"x","dest_host":"api.stripe.com","dest_port":443}"#
-        );
-    }
-}
+mod tests;

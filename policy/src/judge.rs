@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use crate::data::{NodeData, RuleEntry};
+use crate::data::{ExternalPeers, NodeData, RuleEntry};
 use crate::decision::{Decision, DecisionReason};
 use crate::input::{Direction, Input, OWN_CA, Phase};
 
@@ -20,29 +20,38 @@ pub(crate) fn candidates<'d>(data: &'d NodeData, input: &Input) -> Vec<&'d RuleE
 
 /// What the candidates say about the request.
 pub(crate) fn verdict(candidates: &[&RuleEntry], input: &Input) -> Decision {
-    if candidates.is_empty() {
-        return Decision::deny(DecisionReason::NoGrant);
-    }
+    let mut usable = candidates.iter().filter(|rule| able(rule, input));
     match input.phase() {
-        Phase::Connect => Decision { allow: true, ..Decision::deny(DecisionReason::Connect) },
-        Phase::Opaque => match candidates.iter().find(|rule| rule.l4) {
+        Phase::Connect if usable.next().is_some() => {
+            Decision { allow: true, ..Decision::deny(DecisionReason::Connect) }
+        }
+        Phase::Connect => Decision::deny(DecisionReason::NoGrant),
+        _ if candidates.is_empty() => Decision::deny(DecisionReason::NoGrant),
+        Phase::Opaque => match usable.find(|rule| rule.l4) {
             Some(rule) => granted(rule),
             None => Decision::deny(DecisionReason::NeedsOpaqueGrant),
         },
-        Phase::Request => match candidates.iter().find(|rule| request_ok(rule, input)) {
+        Phase::Request => match usable.find(|rule| request_ok(rule, input)) {
             Some(rule) => granted(rule),
-            None => missed(candidates),
+            None => missed(candidates, input),
         },
     }
 }
 
 fn egress<'d>(data: &'d NodeData, input: &Input) -> Option<Vec<&'d RuleEntry>> {
     let egress = data.egress.get(input.workload())?;
-    let (host, port) = (input.dest_host()?, input.dest_port()?);
+    let host = input.dest_host()?;
+    let address: Option<IpAddr> = host.parse().ok();
+    if let Some(kind) = input.icmp() {
+        let address = address?;
+        let ranges = egress.icmp.iter().filter(|entry| entry.cidr.contains(&address));
+        return Some(ranges.flat_map(|entry| &entry.rules).filter(|rule| rule.icmp_ok(kind)).collect());
+    }
+    let port = input.dest_port()?;
     let mut rules: Vec<&RuleEntry> = egress.exact.get(&format!("{host}:{port}")).into_iter().flatten().collect();
     let suffixes = egress.suffix.iter().filter(|entry| entry.port == port && host.ends_with(&entry.suffix));
     rules.extend(suffixes.flat_map(|entry| &entry.rules));
-    if let Ok(address) = host.parse::<IpAddr>() {
+    if let Some(address) = address {
         let ranges = egress.cidr.iter().filter(|entry| entry.port == port && entry.cidr.contains(&address));
         rules.extend(ranges.flat_map(|entry| &entry.rules));
     }
@@ -52,21 +61,76 @@ fn egress<'d>(data: &'d NodeData, input: &Input) -> Option<Vec<&'d RuleEntry>> {
 fn ingress<'d>(data: &'d NodeData, input: &Input) -> Option<Vec<&'d RuleEntry>> {
     let port = data.ingress.get(input.workload())?.get(input.port()?)?;
     let mut rules: Vec<&RuleEntry> = Vec::new();
-    if let (Some(peer), Some(ca)) = (input.peer(), input.peer_ca()) {
-        if is_own_ca(ca) {
-            rules.extend(port.peer.get(peer).into_iter().flatten());
-        }
-        if let Some(external) = port.external.get(ca) {
-            rules.extend(external.exact.get(peer).into_iter().flatten());
-            let prefixes = external.prefix.iter().filter(|entry| peer.starts_with(&entry.prefix));
-            rules.extend(prefixes.flat_map(|entry| &entry.rules));
-        }
+    if let (Some(peer), Some(ca)) = (input.peer(), input.peer_ca())
+        && is_own_ca(ca)
+    {
+        rules.extend(port.peer.get(peer).into_iter().flatten());
+    }
+    if let Some(external) = input.peer_ca().and_then(|ca| port.external.get(ca)) {
+        named(external, input, &mut rules);
     }
     if let Some(address) = input.src_ip().and_then(|text| text.parse::<IpAddr>().ok()) {
         let ranges = port.cidr.iter().filter(|entry| entry.cidr.contains(&address));
         rules.extend(ranges.flat_map(|entry| &entry.rules));
     }
+    match (input.phase(), input.token()) {
+        (Phase::Connect, _) => rules.extend(port.jwt.values().flatten()),
+        (Phase::Request, Some(token)) => {
+            let issued = port.jwt.get(&*token.issuer).into_iter().flatten();
+            rules.extend(issued.filter(|rule| subject_ok(rule, input) && claims_ok(rule, input)));
+        }
+        _ => {}
+    }
+    rules.retain(|rule| source_ok(rule, input));
     Some(rules)
+}
+
+/// The rules of an external CA for the names of this peer.
+fn named<'d>(peers: &'d ExternalPeers, input: &Input, rules: &mut Vec<&'d RuleEntry>) {
+    if let Some(peer) = input.peer() {
+        rules.extend(peers.exact.get(peer).into_iter().flatten());
+        let prefixes = peers.prefix.iter().filter(|entry| peer.starts_with(&entry.prefix));
+        rules.extend(prefixes.flat_map(|entry| &entry.rules));
+    }
+    for name in input.peer_dns() {
+        rules.extend(peers.dns.get(&**name).into_iter().flatten());
+        let families = peers.dns_suffix.iter().filter(|entry| name.ends_with(&entry.suffix));
+        rules.extend(families.flat_map(|entry| &entry.rules));
+    }
+    if let Some(name) = input.peer_cn() {
+        rules.extend(peers.cn.get(name).into_iter().flatten());
+    }
+}
+
+/// Whether the caller comes from where the rule also wants it to come from.
+pub(crate) fn source_ok(rule: &RuleEntry, input: &Input) -> bool {
+    let Some(range) = rule.src else { return true };
+    input.src_ip().and_then(|text| text.parse::<IpAddr>().ok()).is_some_and(|address| range.contains(&address))
+}
+
+/// Whether the token speaks of whom the rule wants.
+pub(crate) fn subject_ok(rule: &RuleEntry, input: &Input) -> bool {
+    let wanted = rule.jwt.as_ref().map_or("", |jwt| jwt.subject.as_str());
+    wanted.is_empty() || input.token().and_then(|token| token.subject.as_deref()) == Some(wanted)
+}
+
+/// Whether every claim the rule asks for has one of the values it wants.
+pub(crate) fn claims_ok(rule: &RuleEntry, input: &Input) -> bool {
+    let Some(jwt) = &rule.jwt else { return true };
+    jwt.claims.iter().all(|(name, wanted)| {
+        let got = input.token().map(|token| token.claim(name)).unwrap_or_default();
+        got.iter().any(|value| wanted.get(&**value).copied().unwrap_or(false))
+    })
+}
+
+/// Whether the asking supervisor can do what the rule needs.
+pub(crate) fn able(rule: &RuleEntry, input: &Input) -> bool {
+    rule.needs.iter().all(|need| input.can().iter().any(|can| **can == **need))
+}
+
+/// Whether the request may change the protocol as it asks, if it asks.
+pub(crate) fn upgrade_ok(rule: &RuleEntry, input: &Input) -> bool {
+    rule.l4 || input.upgrade().is_none_or(|protocol| rule.upgrade.get(protocol).copied().unwrap_or(false))
 }
 
 /// Whether the peer was verified by our own trust bundle.
@@ -75,7 +139,7 @@ pub(crate) fn is_own_ca(name: &str) -> bool {
 }
 
 pub(crate) fn request_ok(rule: &RuleEntry, input: &Input) -> bool {
-    rule.method_ok(input.method()) && rule.path_ok(input.path())
+    rule.method_ok(input.method()) && rule.path_ok(input.path()) && upgrade_ok(rule, input)
 }
 
 fn granted(rule: &RuleEntry) -> Decision {
@@ -88,9 +152,11 @@ fn granted(rule: &RuleEntry) -> Decision {
     }
 }
 
-/// No rule matched: let it through only when the whole pair is in audit mode and no credential is at stake.
-fn missed(candidates: &[&RuleEntry]) -> Decision {
-    let audit = candidates.iter().all(|rule| rule.audit && rule.credential.is_empty());
+/// No rule matched: let it through only when the whole pair is in audit mode and could grant, no credential is at stake,
+/// and the request does not turn into uninspected bytes.
+fn missed(candidates: &[&RuleEntry], input: &Input) -> Decision {
+    let harmless = |rule: &&RuleEntry| rule.audit && rule.credential.is_empty() && able(rule, input);
+    let audit = input.upgrade().is_none() && candidates.iter().all(harmless);
     match candidates.first().filter(|_| audit) {
         Some(rule) => Decision {
             allow: true,

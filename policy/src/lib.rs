@@ -17,6 +17,7 @@ pub mod engine;
 pub mod explain;
 pub mod gate;
 pub mod host;
+pub mod import;
 pub mod input;
 mod judge;
 pub mod pair;

@@ -57,6 +57,11 @@ impl Report {
         }
     }
 
+    /// Whether further mistakes would be dropped: looking for them is not worth the time.
+    pub(crate) fn is_full(&self) -> bool {
+        self.problems.len() >= MAX_PROBLEMS
+    }
+
     /// Adds all mistakes of another report.
     pub fn append(&mut self, other: Self) {
         for problem in other.problems {

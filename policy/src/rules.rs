@@ -1,24 +1,31 @@
 //! Rules as people write them: one row says who may talk to whom, and is compiled into both directions.
 
 mod check;
+mod credentials;
+mod destination;
+mod legal;
+mod names;
 mod parse;
-mod parts;
+mod requests;
+mod source;
 
 pub(crate) use check::foreign_uri;
+pub(crate) use legal::refusal;
+pub use legal::{Caller, LEGAL, Legal};
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 use nova_proto::ids::{PortName, RuleId, SpiffeId, TenantId, WorkloadId};
 
-use crate::data::UpstreamTls;
+use crate::data::{CredentialEntry, UpstreamTls};
 use crate::host::Host;
 use crate::path::pattern::PathPattern;
 use crate::report::Report;
 use crate::yaml::Position;
 
 /// Most rules of a file.
-pub const MAX_RULES: usize = 50_000;
+pub const MAX_RULES: usize = 100_000;
 
 /// A validated rules file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +36,8 @@ pub struct RuleSet {
     pub rules: Vec<Rule>,
     /// CAs of peers and servers outside.
     pub external_cas: Vec<ExternalCa>,
+    /// Credentials that rules may name.
+    pub credentials: BTreeMap<String, CredentialEntry>,
 }
 
 /// One rule.
@@ -40,16 +49,28 @@ pub struct Rule {
     pub tenant: TenantId,
     /// Who calls.
     pub from: Source,
+    /// Where the caller must also come from; with [`Source::Anyone`] it may be all that is asked.
+    pub cidr: Option<IpNet>,
+    /// What the caller's token must say.
+    pub jwt: Option<Token>,
     /// Who is called.
     pub to: Destination,
     /// Requests it allows; absent: everything, also uninspected bytes.
     pub http: Option<Http>,
+    /// The requests are gRPC calls: written as `grpc`, kept as `http`.
+    pub grpc: bool,
+    /// What may be sent by ICMP, to a [`Destination::Icmp`].
+    pub icmp: Option<Icmp>,
+    /// Protocols a request may change to.
+    pub upgrade: BTreeSet<String>,
     /// Credential to inject.
     pub credential: Option<String>,
     /// Audit mode.
     pub audit: bool,
     /// TLS towards an external host.
     pub tls: UpstreamTls,
+    /// The app's own TLS is terminated by the supervisor.
+    pub intercept: bool,
     /// Where it stands.
     pub at: Position,
 }
@@ -61,15 +82,46 @@ pub enum Source {
     Workload(WorkloadId),
     /// Every workload of the tenant with all these labels.
     Labels(BTreeMap<String, String>),
-    /// Source addresses, on ports without client certificates.
-    Cidr(IpNet),
     /// Certificates of an external CA.
     External {
         /// Name of the CA.
         ca: String,
-        /// Which of its identities.
-        uri: UriPattern,
+        /// Which of them.
+        name: PeerPattern,
     },
+    /// Whoever comes from the rule's `cidr`, brings its `jwt`, or both; on ports without client certificates.
+    Anyone,
+}
+
+/// Which certificates of an external CA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerPattern {
+    /// By SPIFFE ID.
+    Uri(UriPattern),
+    /// By DNS name.
+    Dns(HostPattern),
+    /// By common name, exactly.
+    CommonName(String),
+}
+
+/// What a token must say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Who issued it.
+    pub issuer: String,
+    /// Whom it speaks of.
+    pub subject: Option<String>,
+    /// Claim to the values of which it must have one.
+    pub claims: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// What may be sent by ICMP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Icmp {
+    /// Types, by name.
+    pub types: BTreeSet<String>,
+    /// Messages per second.
+    pub rate_per_s: u32,
 }
 
 /// Who is called.
@@ -99,6 +151,13 @@ pub enum Destination {
         ca: Option<String>,
         /// Private ranges the name may resolve to.
         addresses: Vec<IpNet>,
+        /// Parent proxy to go through, by its name in the supervisor's configuration.
+        via: Option<String>,
+    },
+    /// Addresses to ping.
+    Icmp {
+        /// The range.
+        cidr: IpNet,
     },
     /// Address literals.
     Cidr {
@@ -166,3 +225,8 @@ pub(crate) fn parse_all(file: &str, text: &str, lab: bool, load: PemLoader<'_>) 
     report.sort();
     (rules, report)
 }
+
+#[cfg(test)]
+mod schema_tests;
+#[cfg(test)]
+mod tests;

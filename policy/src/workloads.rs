@@ -79,6 +79,12 @@ impl Endpoint {
         format!("{}.{}.nova", self.workload, self.tenant)
     }
 
+    /// Every name it may be called by, the full one first. Rules, targets and explanations all take names from here.
+    #[must_use]
+    pub fn names(&self) -> [String; 2] {
+        [self.dns_name(), self.workload.to_string()]
+    }
+
     /// A port by name.
     #[must_use]
     pub fn port(&self, name: &str) -> Option<&Port> {

@@ -9,11 +9,15 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 use crate::report::{Problem, Report};
 
 /// Largest file read, in bytes.
-pub(crate) const MAX_FILE: usize = 8 * 1024 * 1024;
+pub(crate) const MAX_FILE: usize = 32 * 1024 * 1024;
 /// Deepest nesting.
 const MAX_DEPTH: usize = 16;
 /// Most nodes of a file.
-const MAX_NODES: usize = 1_000_000;
+const MAX_NODES: usize = 4_000_000;
+/// Most values of one list: no list anybody reads has more, and whoever sends more need not be read to the end.
+const MAX_ITEMS: usize = 100_000;
+/// Most keys of one map; looking for one that is there twice takes time for each.
+const MAX_KEYS: usize = 1_024;
 
 /// Where something stands, both from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -69,7 +73,7 @@ enum Open {
 pub(crate) fn parse(file: &str, text: &str, report: &mut Report) -> Option<Node> {
     let mut builder = Builder { file, report, stack: Vec::new(), root: None, count: 0 };
     if text.len() > MAX_FILE {
-        builder.fail(Position::default(), "the file is larger than 8 MiB", "split it");
+        builder.fail(Position::default(), "the file is larger than 32 MiB", "split it");
         return None;
     }
     let mut parser = Parser::new_from_str(text);
@@ -162,6 +166,16 @@ impl Builder<'_> {
     fn add(&mut self, node: Node) -> Option<()> {
         match self.stack.last_mut() {
             None => self.root = Some(node),
+            Some(Open::List { at, items }) if items.len() >= MAX_ITEMS => {
+                let at = *at;
+                self.fail(at, &format!("a list has more than {MAX_ITEMS} items"), "split the file");
+                return None;
+            }
+            Some(Open::Map { at, members, .. }) if members.len() >= MAX_KEYS => {
+                let at = *at;
+                self.fail(at, &format!("a map has more than {MAX_KEYS} keys"), "split it");
+                return None;
+            }
             Some(Open::List { items, .. }) => items.push(node),
             Some(Open::Map { members, key, .. }) => match key.take() {
                 Some((name, at)) => {

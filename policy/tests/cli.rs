@@ -119,7 +119,7 @@ fn lint_reports_everything_and_build_changes_nothing() {
     let linted = run(dir, &args);
     let text = String::from_utf8_lossy(&linted.stdout).into_owned();
     assert_eq!(code(&linted), Some(3), "{text}");
-    assert!(text.contains("rules.yaml:15:38: rule a-to-stripe: path") && text.contains("rule a-to-db: to:"), "{text}");
+    assert!(text.contains("rules.yaml:17:38: rule a-to-stripe: path") && text.contains("rule a-to-db: to:"), "{text}");
     let linted = run(dir, &[&args[..], &["--json"]].concat());
     assert_eq!(json(&linted)["problems"].as_array().map(Vec::len), Some(2));
     assert_eq!(code(&build(dir, "b.tar.gz")), Some(3));

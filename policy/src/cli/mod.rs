@@ -4,6 +4,7 @@ mod ask;
 mod bundle;
 mod files;
 mod gate;
+mod import;
 mod keys;
 mod sources;
 mod time;
@@ -38,6 +39,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Turn a map of allowed callers into rules
+    Import(import::Import),
     /// Compile rules to the data of one node
     Compile {
         #[command(flatten)]
@@ -82,6 +85,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     };
     match cli.command {
         Command::Lint { sources, json } => sources::lint(&sources, json),
+        Command::Import(import) => import::run(&import),
         Command::Compile { sources, node, output } => sources::compile(&sources, node, output.as_deref()),
         Command::Bundle(command) => bundle::run(command),
         Command::Keygen(keygen) => keys::run(&keygen),

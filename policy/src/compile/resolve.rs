@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::report::{Problem, Report};
-use crate::rules::{Destination, Rule, RuleSet, Source, foreign_uri};
-use crate::workloads::{Endpoint, Mode, Port, Protocol, Table};
+use crate::rules::{Destination, PeerPattern, Rule, RuleSet, Source, foreign_uri, refusal};
+use crate::workloads::{Endpoint, Port, Table};
 
 /// Most (caller, callee) pairs of all rules together: selectors multiply, and every pair is an entry in some bundle.
 const MAX_PAIRS: usize = 2_000_000;
@@ -19,16 +19,17 @@ pub(super) struct Resolved<'a> {
 
 /// Resolves every rule; what cannot be resolved is in the report.
 pub(super) fn all<'a>(rules: &'a RuleSet, table: &'a Table, report: &mut Report) -> Vec<Resolved<'a>> {
-    let mut resolver = Resolver { file: &rules.file, table, by_tenant: BTreeMap::new(), report };
-    for endpoint in &table.endpoints {
-        let workloads = resolver.by_tenant.entry(endpoint.tenant.as_str()).or_default();
-        workloads.entry(endpoint.workload.as_str()).or_insert(endpoint);
-    }
+    let mut resolver =
+        Resolver { file: &rules.file, table, by_tenant: BTreeMap::new(), by_label: BTreeMap::new(), report };
+    resolver.index();
     let mut pairs = 0usize;
     let mut all = Vec::new();
     for (rank, rule) in (0u32..).zip(&rules.rules) {
         let resolved = resolver.rule(rule, rank);
         pairs = pairs.saturating_add(resolved.sources.len().max(1).saturating_mul(resolved.targets.len().max(1)));
+        if resolver.report.is_full() {
+            break;
+        }
         if pairs > MAX_PAIRS {
             let message = format!("with this rule the file covers more than {MAX_PAIRS} pairs of workloads");
             resolver.fail(rule, message, "narrow its selectors, or split the table");
@@ -44,17 +45,34 @@ struct Resolver<'a, 'r> {
     table: &'a Table,
     /// Tenant, then workload id; one endpoint stands for all pods of a workload.
     by_tenant: BTreeMap<&'a str, BTreeMap<&'a str, &'a Endpoint>>,
+    /// Tenant, name and value of a label, to the workloads that have it.
+    by_label: BTreeMap<(&'a str, &'a str, &'a str), Vec<&'a Endpoint>>,
     report: &'r mut Report,
 }
 
 impl<'a> Resolver<'a, '_> {
+    fn index(&mut self) {
+        for endpoint in &self.table.endpoints {
+            let workloads = self.by_tenant.entry(endpoint.tenant.as_str()).or_default();
+            workloads.entry(endpoint.workload.as_str()).or_insert(endpoint);
+        }
+        for (tenant, workloads) in &self.by_tenant {
+            for endpoint in workloads.values() {
+                for (name, value) in &endpoint.labels {
+                    self.by_label.entry((tenant, name, value)).or_default().push(endpoint);
+                }
+            }
+        }
+    }
+
     fn rule(&mut self, rule: &'a Rule, rank: u32) -> Resolved<'a> {
         let sources = match &rule.from {
             Source::Workload(id) => self.workload(rule, id.as_str(), "from"),
             Source::Labels(labels) => self.labels(rule, labels, "from"),
-            Source::Cidr(_) => Vec::new(),
-            Source::External { uri, .. } => {
-                if !foreign_uri(uri, &self.table.trust_domain) {
+            Source::Anyone => Vec::new(),
+            Source::External { name, .. } => {
+                let ours = matches!(name, PeerPattern::Uri(uri) if !foreign_uri(uri, &self.table.trust_domain));
+                if ours {
                     let message =
                         format!("an external CA cannot speak for our trust domain {}", self.table.trust_domain);
                     self.fail(rule, message, "name a workload, or an identity of the CA's own domain");
@@ -65,7 +83,7 @@ impl<'a> Resolver<'a, '_> {
         let (found, port) = match &rule.to {
             Destination::Workload { workload, port } => (self.workload(rule, workload.as_str(), "to"), Some(port)),
             Destination::Labels { labels, port } => (self.labels(rule, labels, "to"), Some(port)),
-            Destination::External { .. } | Destination::Cidr { .. } => (Vec::new(), None),
+            Destination::External { .. } | Destination::Cidr { .. } | Destination::Icmp { .. } => (Vec::new(), None),
         };
         let mut targets = Vec::new();
         if let Some(name) = port {
@@ -98,11 +116,18 @@ impl<'a> Resolver<'a, '_> {
     }
 
     fn labels(&mut self, rule: &Rule, labels: &BTreeMap<String, String>, side: &str) -> Vec<&'a Endpoint> {
-        let known = self.by_tenant.get(rule.tenant.as_str());
         let fits =
-            |endpoint: &&&'a Endpoint| labels.iter().all(|(name, value)| endpoint.labels.get(name) == Some(value));
-        let found: Vec<&'a Endpoint> =
-            known.into_iter().flat_map(|workloads| workloads.values()).filter(fits).copied().collect();
+            |endpoint: &&'a Endpoint| labels.iter().all(|(name, value)| endpoint.labels.get(name) == Some(value));
+        // The rarest label first: the others only narrow it.
+        let mut rarest: &[&'a Endpoint] = &[];
+        for (index, (name, value)) in labels.iter().enumerate() {
+            let known = self.by_label.get(&(rule.tenant.as_str(), name.as_str(), value.as_str()));
+            let known = known.map(Vec::as_slice).unwrap_or_default();
+            if index == 0 || known.len() < rarest.len() {
+                rarest = known;
+            }
+        }
+        let found: Vec<&'a Endpoint> = rarest.iter().copied().filter(fits).collect();
         if labels.is_empty() {
             self.fail(rule, format!("{side}: an empty selector covers the whole tenant"), "name at least one label");
         } else if found.is_empty() {
@@ -121,28 +146,10 @@ impl<'a> Resolver<'a, '_> {
         self.fail(rule, format!("to: workload {} has no port {name:?}", endpoint.workload), remedy);
     }
 
-    /// Which callers a port can tell apart depends on its mode.
+    /// Which callers a port can tell apart depends on its mode and protocol.
     fn port_fits(&mut self, rule: &Rule, endpoint: &Endpoint, port: &Port) {
-        let place = format!("port {} of {}", port.name, endpoint.workload);
-        match (&rule.from, port.mode) {
-            (Source::Cidr(_), Mode::Mtls) => self.fail(
-                rule,
-                format!("{place} is mtls: a cidr alone would let any valid certificate in"),
-                "name a workload or an external_ca in from, or set the port's mode to tls or tcp",
-            ),
-            (Source::Workload(_) | Source::Labels(_) | Source::External { .. }, Mode::Tls | Mode::Tcp) => self.fail(
-                rule,
-                format!("{place} asks for no client certificate, so it cannot know its caller"),
-                "set the port's mode to mtls, or use a cidr in from",
-            ),
-            _ => {}
-        }
-        if rule.http.is_some() && port.protocol == Protocol::Tcp {
-            self.fail(
-                rule,
-                format!("{place} has protocol tcp: nobody reads its requests, so the http block never matches"),
-                "set the port's protocol to http, or drop the http block",
-            );
+        if let Some((message, remedy)) = refusal(rule, port.mode, port.protocol) {
+            self.fail(rule, format!("port {} of {} {message}", port.name, endpoint.workload), remedy);
         }
     }
 

@@ -4,13 +4,19 @@ use proptest::prelude::*;
 
 use crate::testing::{CASE_RULES, CASE_WORKLOADS, data};
 
+/// Two credentials for one host.
+const CREDENTIALS: &str = "credentials:
+- {name: k, form: bearer, hosts: [a.example.com], owner: security}
+- {name: l, form: header, header: x-api-key, hosts: [a.example.com, b.example.com], owner: security}
+";
+
 fn mistakes(rules: &str, workloads: &str) -> String {
     data(rules, workloads, "node-1").expect_err(rules).to_string()
 }
 
 /// One rule in a list, with a wrong part.
 fn refused(rule: &str, want: &str) {
-    let text = format!("rules:\n- {{id: r, tenant: t, {rule}}}\n");
+    let text = format!("rules:\n- {{id: r, tenant: t, {rule}}}\n{CREDENTIALS}");
     let got = mistakes(&text, CASE_WORKLOADS);
     assert!(got.contains(want), "{rule}: wanted {want:?} in\n{got}");
     assert!(got.starts_with("rules.yaml:2:") && got.contains("remedy: "), "{got}");
@@ -29,7 +35,40 @@ fn rules_that_open_too_much_or_can_never_match_are_refused() {
         (format!("from: {{labels: {{app: zz}}}}, {a}"), "no workload has these labels"),
         (format!("from: {{labels: {{}}}}, {a}"), "empty selector"),
         (format!("from: {{}}, {a}"), "exactly one kind"),
-        (format!("from: {{workload: x, cidr: 10.0.0.0/8}}, {a}"), "exactly one kind"),
+        (format!("from: {{workload: x, jwt: {{issuer: i, subject: s}}}}, {a}"), "exactly one kind"),
+        ("from: {workload: x, cidr: 10.0.0.0/8}, to: {external: a.example.com, port: 443}".into(), "a condition of the callee's port"),
+        (format!("from: {{external_ca: p, uri: 'spiffe://partner/*', dns: a.partner.example}}, {a}"), "more than one of uri, dns and cn"),
+        (format!("from: {{external_ca: p, dns: '*.example'}}, {a}"), "short name"),
+        (format!("from: {{external_ca: p, dns: 'a*.partner.example'}}, {a}"), "not allowed in a host"),
+        (format!("from: {{external_ca: p, dns: x.t.nova}}, {a}"), "workloads"),
+        (format!("from: {{external_ca: p, cn: 'partner*'}}, {a}"), "compared whole"),
+        (format!("from: {{external_ca: p, cn: ' partner'}}, {a}"), "no space at either end"),
+        (format!("from: {{dns: a.partner.example}}, {a}"), "dns without external_ca"),
+        (format!("from: {{jwt: {{issuer: i, subject: s}}}}, {a}"), "not by token"),
+        ("from: {jwt: {issuer: i}}, to: {workload: service-a, port: health}".into(), "everybody in whom it knows"),
+        ("from: {jwt: {subject: s}}, to: {workload: service-a, port: health}".into(), "\"issuer\" is missing"),
+        ("from: {jwt: {issuer: i, subject: 's*'}}, to: {workload: service-a, port: health}".into(), "'*' is not expanded"),
+        ("from: {jwt: {issuer: i, claims: {role: []}}}, to: {workload: service-a, port: health}".into(), "a claim without values"),
+        ("from: {jwt: {issuer: i, subject: s}}, to: {external: a.example.com, port: 443}".into(), "neither side is a workload"),
+        (format!("from: {{workload: x}}, {a}, grpc: {{services: [o.v1.O]}}"), "protocol http, not grpc"),
+        (format!("from: {{workload: x}}, {a}, grpc: {{services: ['o.*']}}"), "not a full service name"),
+        (format!("from: {{workload: x}}, {a}, grpc: {{services: [o.O], methods: ['*']}}"), "not a method name"),
+        (format!("from: {{workload: x}}, {a}, grpc: {{methods: [Get]}}"), "\"services\" is missing"),
+        (format!("from: {{workload: x}}, {a}, grpc: {{services: [o.O]}}, http: {{methods: [GET]}}"), "both http and grpc"),
+        (format!("from: {{workload: x}}, {a}, icmp: {{types: [echo], rate_per_s: 5}}"), "needs `to: { cidr, protocol: icmp }`"),
+        ("from: {workload: x}, to: {cidr: 10.0.0.0/8, protocol: icmp}".into(), "needs an icmp block"),
+        ("from: {workload: x}, to: {cidr: 10.0.0.0/8, protocol: icmp, port: 1}, icmp: {types: [echo], rate_per_s: 5}".into(), "no ports"),
+        ("from: {workload: x}, to: {cidr: 10.0.0.0/8, protocol: icmp}, icmp: {types: [redirect], rate_per_s: 5}".into(), "no such type"),
+        ("from: {workload: x}, to: {cidr: 10.0.0.0/8, protocol: icmp}, icmp: {types: [echo], rate_per_s: 0}".into(), "from 1 to 1000"),
+        ("from: {workload: x}, to: {cidr: 169.254.169.254/32, protocol: icmp}, icmp: {types: [echo], rate_per_s: 5}".into(), "metadata"),
+        (format!("from: {{workload: x}}, {a}, upgrade: [websocket]"), "needs an http block"),
+        (format!("from: {{workload: x}}, {a}, upgrade: [h2c], http: {{methods: [GET]}}"), "no such protocol"),
+        (format!("from: {{workload: x}}, {a}, upgrade: [websocket], http: {{methods: [POST]}}"), "opens with GET"),
+        (format!("from: {{workload: x}}, {a}, tls: intercept"), "needs an http block"),
+        ("from: {workload: x}, to: {cidr: 10.0.0.0/8, port: 443}, tls: intercept, http: {methods: [GET]}".into(), "needs a host or a workload"),
+        (format!("from: {{workload: x}}, to: {{workload: service-a, port: https, via: corp}}"), "only belongs to an external host"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 443, via: 'UP'}".into(), "1 to 63"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 443}, http: {methods: [GET]}, credential: nobody".into(), "not declared"),
         (format!("from: {{cidr: 10.64.0.0/16}}, {a}"), "a cidr alone would let any valid certificate in"),
         ("from: {workload: x}, to: {workload: service-a, port: health}".into(), "set the port's mode to mtls"),
         ("from: {workload: service-a}, to: {workload: db, port: postgres}, http: {methods: [GET]}".into(), "protocol tcp"),
@@ -148,12 +187,16 @@ fn two_rules_of_one_pair_may_not_differ_in_credential_tls_or_ca() {
     for (one, two, want) in [
         ("credential: k", "credential: l", "with another credential"),
         ("tls: originate", "tls: none", "with another tls"),
+        ("tls: originate", "tls: intercept", "with another tls"),
     ] {
-        let text = format!("- {{id: a, tenant: t, {pair}, {one}}}\n- {{id: b, tenant: t, {pair}, {two}}}\n");
+        let text = format!(
+            "rules:\n- {{id: a, tenant: t, {pair}, {one}}}\n- {{id: b, tenant: t, {pair}, {two}}}\n{CREDENTIALS}"
+        );
         let got = mistakes(&text, CASE_WORKLOADS);
-        assert!(got.starts_with("rules.yaml:2:3: rule b: rule a (line 1)") && got.contains(want), "{got}");
+        assert!(got.starts_with("rules.yaml:3:3: rule b: rule a (line 2)") && got.contains(want), "{got}");
     }
-    let good = format!("- {{id: a, tenant: t, {pair}, credential: k}}\n- {{id: b, tenant: t, {pair}}}\n");
+    let good =
+        format!("rules:\n- {{id: a, tenant: t, {pair}, credential: k}}\n- {{id: b, tenant: t, {pair}}}\n{CREDENTIALS}");
     assert!(data(&good, CASE_WORKLOADS, "node-1").is_ok());
 }
 
@@ -210,6 +253,28 @@ fn selectors_cannot_multiply_without_bound() {
     assert!(got.starts_with("rules.yaml:3:3: rule c: with this rule the file covers more than"), "{got}");
 }
 
+// covers: B1e (attack T35)
+#[test]
+fn too_many_of_anything_is_refused_with_a_reason() {
+    let rule = "- {id: r, tenant: t, from: {workload: x}, to: {workload: service-a, port: https}}\n";
+    let keys: String = (0..2000).map(|key| format!("k{key}: 1, ")).collect();
+    let labels: String = (0..2000).map(|key| format!("\"l{key}\": a, ")).collect();
+    for (text, want) in [
+        ("- 1\n".repeat(100_001), "a list has more than 100000 items"),
+        (format!("{{{keys}}}"), "a map has more than 1024 keys"),
+        (rule.replace("workload: x", &format!("labels: {{{labels}}}")), "a map has more than 1024 keys"),
+        (rule.replace("workload: x", "labels: {'__proto__ x': a}"), "is not valid"),
+        (format!("{}{}", rule, "#".repeat(33 << 20)), "larger than 32 MiB"),
+        (rule.replace("id: r", "id: \"r\\u2028\""), "rule id"),
+        (rule.replace("id: r", "id: r_"), "rule id"),
+    ] {
+        let started = std::time::Instant::now();
+        let got = mistakes(&text, CASE_WORKLOADS);
+        assert!(got.contains(want), "wanted {want:?} in {}", &got[..got.len().min(400)]);
+        assert!(started.elapsed() < std::time::Duration::from_secs(20), "{want}: {:?}", started.elapsed());
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
@@ -227,6 +292,63 @@ proptest! {
             let _ = data(&mixed, CASE_WORKLOADS, "node-1");
             let _ = data(CASE_RULES, &mixed, "node-1");
             let _ = data(&noise, &noise, "node-1");
+        }
+    }
+
+    // covers: B2b
+    #[test]
+    fn the_order_of_maps_and_endpoints_changes_no_byte(seed in any::<u64>()) {
+        let text = |rules: &str, workloads: &str, node: &str| {
+            serde_json::to_string(&data(rules, workloads, node).expect("compiles")).expect("json")
+        };
+        let (rules, workloads) = (shuffled(CASE_RULES, seed, false), shuffled(CASE_WORKLOADS, seed, true));
+        for node in ["node-1", "node-2"] {
+            prop_assert_eq!(text(&rules, &workloads, node), text(CASE_RULES, CASE_WORKLOADS, node));
+        }
+    }
+}
+
+/// The same document with the keys of every map, and on demand its endpoints, in another order.
+fn shuffled(text: &str, seed: u64, endpoints: bool) -> String {
+    let mut report = crate::report::Report::default();
+    let mut root = crate::yaml::parse("f.yaml", text, &mut report).expect("YAML");
+    let mut state = seed | 1;
+    shuffle(&mut root, &mut state, endpoints);
+    flow(&root)
+}
+
+fn shuffle(node: &mut crate::yaml::Node, state: &mut u64, lists: bool) {
+    fn swap<T>(items: &mut [T], state: &mut u64) {
+        for at in (1..items.len()).rev() {
+            *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            items.swap(at, usize::try_from(*state >> 33).unwrap_or(0) % (at + 1));
+        }
+    }
+    match &mut node.value {
+        crate::yaml::Value::Map(members) => {
+            swap(members, state);
+            members.iter_mut().for_each(|(_, _, node)| shuffle(node, state, lists));
+        }
+        crate::yaml::Value::List(items) => {
+            if lists {
+                swap(items, state);
+            }
+            items.iter_mut().for_each(|node| shuffle(node, state, lists));
+        }
+        crate::yaml::Value::Scalar { .. } => {}
+    }
+}
+
+fn flow(node: &crate::yaml::Node) -> String {
+    match &node.value {
+        crate::yaml::Value::Scalar { text, plain: true } if !text.contains(['*', ':', ',', '[', '{']) => text.clone(),
+        crate::yaml::Value::Scalar { text, .. } => format!("{text:?}"),
+        crate::yaml::Value::List(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        crate::yaml::Value::Map(members) => {
+            let one = |(name, _, node): &(String, crate::yaml::Position, crate::yaml::Node)| {
+                format!("{name}: {}", flow(node))
+            };
+            format!("{{{}}}", members.iter().map(one).collect::<Vec<_>>().join(", "))
         }
     }
 }

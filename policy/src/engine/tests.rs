@@ -115,6 +115,8 @@ fn an_external_ca_cannot_speak_for_our_workloads_nor_for_another_ca() {
 #[test]
 fn audit_mode_never_opens_more_than_a_pair_that_is_all_audit() {
     let rules = "
+credentials: [{name: key, form: bearer, hosts: [api.example.com], owner: security}]
+rules:
 - {id: a-audit, tenant: t, from: {workload: service-a}, to: {workload: new, port: https}, http: {methods: [GET], paths: [/a]}, audit: true}
 - {id: b-audit, tenant: t, from: {workload: x}, to: {workload: new, port: https}, http: {methods: [GET], paths: [/a]}, audit: true}
 - {id: b-enforced, tenant: t, from: {workload: x}, to: {workload: new, port: https}, http: {methods: [GET], paths: [/b]}}

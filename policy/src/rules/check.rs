@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::{Destination, ExternalCa, HostPattern, Rule, Source, UriPattern};
+use super::{Destination, ExternalCa, HostPattern, Rule, RuleSet, Source, UriPattern};
 use crate::data::UpstreamTls;
 use crate::yaml::Reader;
 
@@ -21,20 +21,24 @@ const FORBIDDEN: [(&str, &str); 9] = [
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
 /// Notes what is wrong with the rule as it stands.
-pub(super) fn rule(reader: &mut Reader<'_>, rule: &Rule, cas: &[ExternalCa], lab: bool) {
-    let from_outside = matches!(rule.from, Source::Cidr(_) | Source::External { .. });
-    let to_outside = matches!(rule.to, Destination::External { .. } | Destination::Cidr { .. });
-    if from_outside && to_outside {
+pub(super) fn rule(reader: &mut Reader<'_>, rule: &Rule, set: &RuleSet, lab: bool) {
+    let from_workload = matches!(rule.from, Source::Workload(_) | Source::Labels(_));
+    let to_workload = matches!(rule.to, Destination::Workload { .. } | Destination::Labels { .. });
+    if !from_workload && !to_workload {
         reader.fail(rule.at, "neither side is a workload", "name a workload in from or in to");
     }
+    if !to_workload && let Some(cidr) = rule.cidr.filter(|_| from_workload) {
+        let message = format!("cidr {cidr} in from is a condition of the callee's port, and there is none");
+        reader.fail(rule.at, message, "remove it: a workload calls from its own address");
+    }
     if let Source::External { ca, .. } = &rule.from {
-        known_ca(reader, rule, ca, cas);
+        known_ca(reader, rule, ca, &set.external_cas);
     }
     if let Destination::External { ca: Some(ca), .. } = &rule.to {
-        known_ca(reader, rule, ca, cas);
+        known_ca(reader, rule, ca, &set.external_cas);
     }
     match &rule.to {
-        Destination::Cidr { cidr, .. } => range(reader, rule, cidr, lab),
+        Destination::Cidr { cidr, .. } | Destination::Icmp { cidr } => range(reader, rule, cidr, lab),
         Destination::External { addresses, .. } => {
             for cidr in addresses {
                 range(reader, rule, cidr, lab);
@@ -42,7 +46,40 @@ pub(super) fn rule(reader: &mut Reader<'_>, rule: &Rule, cas: &[ExternalCa], lab
         }
         _ => {}
     }
-    credential(reader, rule);
+    icmp(reader, rule);
+    upgrade(reader, rule);
+    credential(reader, rule, set);
+}
+
+fn icmp(reader: &mut Reader<'_>, rule: &Rule) {
+    match (&rule.to, &rule.icmp) {
+        (Destination::Icmp { .. }, None) => {
+            reader.fail(rule.at, "protocol icmp needs an icmp block", "add `icmp: { types: [echo], rate_per_s: 5 }`");
+        }
+        (Destination::Icmp { .. }, Some(_)) if rule.http.is_some() => {
+            reader.fail(rule.at, "ICMP carries no requests", "remove http or grpc");
+        }
+        (Destination::Icmp { .. }, Some(_)) | (_, None) => {}
+        (_, Some(_)) => reader.fail(
+            rule.at,
+            "an icmp block needs `to: { cidr, protocol: icmp }`",
+            "write it so, or remove the block",
+        ),
+    }
+}
+
+fn upgrade(reader: &mut Reader<'_>, rule: &Rule) {
+    if rule.upgrade.is_empty() {
+        return;
+    }
+    let Some(http) = &rule.http else {
+        let remedy = "add http, or remove upgrade: a rule without http allows everything on the connection";
+        return reader.fail(rule.at, "upgrade needs an http block", remedy);
+    };
+    let gets = http.methods.is_empty() || http.methods.contains("GET") || http.methods.contains("*");
+    if rule.grpc || !gets {
+        reader.fail(rule.at, "a WebSocket opens with GET, which this rule does not allow", "add GET to the methods");
+    }
 }
 
 /// An external CA must not speak for our own trust domain.
@@ -81,12 +118,23 @@ fn range(reader: &mut Reader<'_>, rule: &Rule, cidr: &IpNet, lab: bool) {
     }
 }
 
-fn credential(reader: &mut Reader<'_>, rule: &Rule) {
-    if rule.credential.is_none() {
-        return;
+fn credential(reader: &mut Reader<'_>, rule: &Rule, set: &RuleSet) {
+    let Some(name) = &rule.credential else { return };
+    let declared = set.credentials.get(name);
+    if declared.is_none() {
+        reader.fail(rule.at, format!("credential {name:?} is not declared"), "declare it under credentials");
     }
     match &rule.to {
-        Destination::External { host: HostPattern::Exact(_), .. } => {}
+        Destination::External { host: HostPattern::Exact(host), .. } => {
+            let hosts = declared.map(|entry| entry.hosts.as_slice()).unwrap_or_default();
+            if declared.is_some() && !hosts.iter().any(|known| known == host.as_str()) {
+                reader.fail(
+                    rule.at,
+                    format!("credential {name:?} may not go to {host}, only to {}", hosts.join(", ")),
+                    "ask its owner to add the host, or use another credential",
+                );
+            }
+        }
         Destination::External { .. } => {
             reader.fail(rule.at, "a wildcard host with a credential", "name the one host that may see the credential");
         }
@@ -96,5 +144,8 @@ fn credential(reader: &mut Reader<'_>, rule: &Rule) {
         reader.fail(rule.at, "a credential needs an http block: it is a header", "add http with methods and paths");
     } else if rule.tls != UpstreamTls::Originate {
         reader.fail(rule.at, "a credential must not leave in plaintext", "use tls: originate");
+    }
+    if !rule.upgrade.is_empty() {
+        reader.fail(rule.at, "a credential and an upgrade: what follows it is not looked at", "write two rules");
     }
 }

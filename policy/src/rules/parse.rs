@@ -1,17 +1,25 @@
 //! Reads the rules file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nova_proto::ids::{RuleId, TenantId};
 
-use super::{ExternalCa, MAX_RULES, PemLoader, Rule, RuleSet, check, parts};
+use super::{
+    ExternalCa, Http, Icmp, MAX_RULES, PemLoader, Rule, RuleSet, check, credentials, destination, names, requests,
+    source,
+};
 use crate::report::Report;
-use crate::yaml::{self, Node, Reader, Value};
+use crate::yaml::{self, Map, Node, Reader, Value};
 
 /// Most external CAs of a file.
 const MAX_CAS: usize = 64;
+/// Keys of the file.
+pub(super) const FILE_KEYS: [&str; 3] = ["rules", "external_cas", "credentials"];
+/// Keys of an external CA.
+pub(super) const CA_KEYS: [&str; 3] = ["name", "pem_file", "pem"];
 /// Keys of a rule.
-const KEYS: [&str; 8] = ["id", "tenant", "from", "to", "http", "credential", "audit", "tls"];
+pub(super) const KEYS: [&str; 11] =
+    ["id", "tenant", "from", "to", "http", "grpc", "icmp", "credential", "audit", "tls", "upgrade"];
 
 /// Reads the file.
 pub(super) fn file(file: &str, text: &str, lab: bool, load: PemLoader<'_>, report: &mut Report) -> RuleSet {
@@ -21,9 +29,12 @@ pub(super) fn file(file: &str, text: &str, lab: bool, load: PemLoader<'_>, repor
     let list = match &root.value {
         Value::List(_) => &root,
         _ => {
-            let Some(map) = reader.map(&root, "the file", &["rules", "external_cas"]) else { return set };
+            let Some(map) = reader.map(&root, "the file", &FILE_KEYS) else { return set };
             if let Some(cas) = map.get("external_cas") {
                 set.external_cas = external_cas(&mut reader, cas, load);
+            }
+            if let Some(list) = map.get("credentials") {
+                set.credentials = credentials::read(&mut reader, list);
             }
             let Some(list) = reader.need(&map, "rules", "[]") else { return set };
             list
@@ -31,12 +42,15 @@ pub(super) fn file(file: &str, text: &str, lab: bool, load: PemLoader<'_>, repor
     };
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     for node in reader.list(list, "rules", MAX_RULES) {
+        if reader.report.is_full() {
+            break;
+        }
         reader.subject = String::new();
         let Some(rule) = rule(&mut reader, node) else { continue };
         if let Some(line) = seen.insert(rule.id.to_string(), rule.at.line) {
             reader.fail(rule.at, format!("the id is already used on line {line}"), "give every rule an id of its own");
         }
-        check::rule(&mut reader, &rule, &set.external_cas, lab);
+        check::rule(&mut reader, &rule, &set, lab);
         set.rules.push(rule);
     }
     set
@@ -55,19 +69,54 @@ fn rule(reader: &mut Reader<'_>, node: &Node) -> Option<Rule> {
     let tenant = reader
         .need(&map, "tenant", "t")
         .and_then(|node| reader.parsed(node, "tenant", "rename it", |text| TenantId::new(text)));
-    let from = reader.need(&map, "from", "{ workload: x }").and_then(|node| parts::source(reader, node));
+    let from = reader.need(&map, "from", "{ workload: x }").and_then(|node| source::read(reader, node));
     let to = reader
         .need(&map, "to", "{ workload: service-a, port: https }")
-        .and_then(|node| parts::destination(reader, node));
-    let http = match map.get("http") {
-        Some(node) => Some(parts::http(reader, node)?),
+        .and_then(|node| destination::read(reader, node));
+    let asked = Asked::read(reader, &map)?;
+    let credential = match map.get("credential") {
+        Some(node) => Some(names::name(reader, node, "credential")?),
         None => None,
     };
-    let credential = map.get("credential").and_then(|node| parts::name(reader, node, "credential"));
     let audit = map.get("audit").and_then(|node| reader.flag(node, "audit")).unwrap_or(false);
-    let to = to?;
-    let tls = parts::tls(reader, &map, &to, http.is_some());
-    Some(Rule { id: id?, tenant: tenant?, from: from?, to, http, credential, audit, tls, at: map.at })
+    let (from, to) = (from?, to?);
+    let (tls, intercept) = requests::tls(reader, &map, &to, asked.http.is_some());
+    let Asked { http, grpc, icmp, upgrade } = asked;
+    let source::From { source: from, cidr, jwt } = from;
+    let (id, tenant, at) = (id?, tenant?, map.at);
+    Some(Rule { id, tenant, from, cidr, jwt, to, http, grpc, icmp, upgrade, credential, audit, tls, intercept, at })
+}
+
+/// What a rule says about requests.
+struct Asked {
+    http: Option<Http>,
+    grpc: bool,
+    icmp: Option<Icmp>,
+    upgrade: BTreeSet<String>,
+}
+
+impl Asked {
+    /// `None` when a block cannot be read: a rule must never lose it and become wider.
+    fn read(reader: &mut Reader<'_>, map: &Map<'_>) -> Option<Self> {
+        let (http, grpc) = match (map.get("http"), map.get("grpc")) {
+            (None, None) => (None, false),
+            (Some(node), None) => (Some(requests::http(reader, node)?), false),
+            (None, Some(node)) => (Some(requests::grpc(reader, node)?), true),
+            (Some(_), Some(_)) => {
+                reader.fail(map.at, "both http and grpc", "keep one: grpc is http with other words");
+                return None;
+            }
+        };
+        let icmp = match map.get("icmp") {
+            Some(node) => Some(requests::icmp(reader, node)?),
+            None => None,
+        };
+        let upgrade = match map.get("upgrade") {
+            Some(node) => requests::upgrade(reader, node)?,
+            None => BTreeSet::new(),
+        };
+        Some(Self { http, grpc, icmp, upgrade })
+    }
 }
 
 fn external_cas(reader: &mut Reader<'_>, node: &Node, load: PemLoader<'_>) -> Vec<ExternalCa> {
@@ -83,8 +132,8 @@ fn external_cas(reader: &mut Reader<'_>, node: &Node, load: PemLoader<'_>) -> Ve
 }
 
 fn external_ca(reader: &mut Reader<'_>, node: &Node, load: PemLoader<'_>) -> Option<ExternalCa> {
-    let map = reader.map(node, "the external CA", &["name", "pem_file", "pem"])?;
-    let name = reader.need(&map, "name", "partner-ca").and_then(|node| parts::ca_name(reader, node));
+    let map = reader.map(node, "the external CA", &CA_KEYS)?;
+    let name = reader.need(&map, "name", "partner-ca").and_then(|node| names::ca_name(reader, node));
     let (at, pem) = match (map.get("pem_file"), map.get("pem")) {
         (Some(node), None) => {
             let file = reader.text(node, "pem_file", 4096)?;
@@ -102,7 +151,7 @@ fn external_ca(reader: &mut Reader<'_>, node: &Node, load: PemLoader<'_>) -> Opt
             return None;
         }
     };
-    match parts::certificates(&pem) {
+    match names::certificates(&pem) {
         Ok(certificates) => Some(ExternalCa { name: name?, certificates, at: map.at }),
         Err(why) => {
             reader.fail(at, why, "give the CA's own certificate in PEM");
