@@ -1,7 +1,12 @@
 //! Reads the placements file. All or nothing: a file with mistakes gives all of them, and changes nothing.
 
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
+
+use nix::libc::O_NONBLOCK;
 
 use nova_policy::report::Problem;
 use nova_policy::workloads::{self, Backend, Endpoint, Limits, Mode, PortTarget, Protocol, State};
@@ -11,6 +16,8 @@ use crate::placement::{GuestWish, Placement, WantedState};
 
 /// File name of the hybrid socket when a placement names none.
 const SOCKET_FILE: &str = "v.sock";
+/// The parser refuses a text that is not even this long.
+const LONGEST: u64 = 16 * 1024 * 1024;
 
 /// Reads the placements for `node`: those that name it, or no node.
 ///
@@ -18,10 +25,22 @@ const SOCKET_FILE: &str = "v.sock";
 /// Every mistake as `file:line:column: what (remedy: what to do)`.
 pub fn load(path: &Path, node: Option<&str>) -> Result<Vec<Placement>, Vec<String>> {
     let file = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let bytes = read(path).map_err(|error| {
         vec![format!("{file}: cannot read it: {error} (remedy: name a readable file with --placements)")]
     })?;
-    parse(&file, &text, node)
+    let text = nova_policy::report::text(&file, &bytes).map_err(|report| vec![report.to_string()])?;
+    parse(&file, text, node)
+}
+
+/// A pipe or a device in its place would keep the agent from everything else.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = OpenOptions::new().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    file.take(LONGEST).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// [`load`] for a text that is already here.

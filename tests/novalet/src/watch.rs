@@ -17,6 +17,8 @@ struct Stamp {
     inode: u64,
     size: u64,
     modified: (i64, i64),
+    /// Also when only the rights change: what was not readable is then.
+    changed: (i64, i64),
 }
 
 impl FileWatch {
@@ -42,7 +44,12 @@ impl FileWatch {
 
 fn stamp(path: &Path) -> Option<Stamp> {
     let meta = fs::metadata(path).ok()?;
-    Some(Stamp { inode: meta.ino(), size: meta.size(), modified: (meta.mtime(), meta.mtime_nsec()) })
+    Some(Stamp {
+        inode: meta.ino(),
+        size: meta.size(),
+        modified: (meta.mtime(), meta.mtime_nsec()),
+        changed: (meta.ctime(), meta.ctime_nsec()),
+    })
 }
 
 #[cfg(test)]
