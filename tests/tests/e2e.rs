@@ -61,7 +61,12 @@ fn demo(guest: GuestKind) -> anyhow::Result<Command> {
 
 // covers: A14
 fn leaves_nothing(suite: &mut Suite) {
-    let ends = [(Signal::SIGINT, "interrupted"), (Signal::SIGTERM, "terminated"), (Signal::SIGKILL, "killed")];
+    let ends = [
+        (Signal::SIGINT, "interrupted"),
+        (Signal::SIGTERM, "terminated"),
+        (Signal::SIGHUP, "left by its terminal"),
+        (Signal::SIGKILL, "killed"),
+    ];
     for (signal, word) in ends {
         let name = format!("a demo that is {word} leaves nothing behind");
         suite.case(&name, 1, || ends_clean(GuestKind::Process, signal));
@@ -72,8 +77,7 @@ fn leaves_nothing(suite: &mut Suite) {
 
 /// Interrupts a demo while its guests run, and looks for what it made: processes, mounts, folders.
 fn ends_clean(guest: GuestKind, signal: Signal) -> anyhow::Result<()> {
-    let mut demo =
-        demo(GuestKind::Process)?.arg("--rows").arg("12").stderr(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+    let mut demo = demo(guest)?.arg("--rows").arg("12").stderr(Stdio::piped()).stdout(Stdio::null()).spawn()?;
     let mut words = BufReader::new(demo.stderr.take().context("stderr")?);
     let run = until_guests_serve(&mut words)?;
     let before = processes_of(&run)?;
@@ -82,8 +86,8 @@ fn ends_clean(guest: GuestKind, signal: Signal) -> anyhow::Result<()> {
     }
     kill(Pid::from_raw(i32::try_from(demo.id())?), signal)?;
     let status = demo.wait()?;
-    if status.success() {
-        bail!("a demo that was interrupted says it went well");
+    if signal != Signal::SIGKILL && status.code() != Some(128 + signal as i32) {
+        bail!("a demo that was interrupted ends with {status}");
     }
     wait_for("all processes are gone", Duration::from_secs(10), || match processes_of(&run)? {
         0 => Ok(()),
