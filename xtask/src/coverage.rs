@@ -1,6 +1,6 @@
 //! `cargo xtask coverage`: which test covers which requirement.
 //!
-//! Requirements stand in docs/requirements.toml. A test says `// covers: A5, A7a` on a line above it. The result is
+//! Requirements stand in docs/requirements.toml. A test says `// covers: A5, A7a` above it or first thing in it. The result is
 //! docs/coverage.md; `--check` fails when it is stale or a test names a requirement that does not exist.
 
 use std::collections::BTreeMap;
@@ -94,16 +94,26 @@ fn scan(root: &Path, dir: &Path, covered: &mut Covered) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pairs of requirement id and the name of the function below the mark.
+/// Pairs of requirement id and the name of the test that the mark belongs to.
 fn marks(text: &str) -> Vec<(String, String)> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let Some(ids) = line.strip_prefix("// covers: ") else { continue };
-        let test = lines[at..].iter().find_map(|line| name_below(line)).unwrap_or_else(|| "?".into());
+        let test = test_of(&lines, at);
         found.extend(ids_of(ids).map(|id| (id, test.clone())));
     }
     found
+}
+
+/// The function that the mark opens, or else the one below it; a mark with an empty line below is about the whole file.
+fn test_of(lines: &[&str], at: usize) -> String {
+    let is_comment = |line: &&&str| line.starts_with("//");
+    let above = lines[..at].iter().rev().find(|line| !is_comment(line));
+    let opened = above.filter(|line| line.ends_with('{')).and_then(|line| name_below(line));
+    let below = || lines[at..].iter().find(|line| !is_comment(line)).filter(|line| !line.is_empty());
+    let named = || below().and_then(|_| lines[at..].iter().find_map(|line| name_below(line)));
+    opened.or_else(named).unwrap_or_else(|| "all".into())
 }
 
 /// The ids of a mark. What stands in parentheses (attacks, settled points) is for the reader.
@@ -162,6 +172,12 @@ mod tests {
         assert_eq!(found[0], ("A1".into(), "it_works".into()));
         assert_eq!(found[1], ("A2b".into(), "it_works".into()));
         assert_eq!(found[2], ("A3".into(), "guests lie".into()));
+    }
+
+    #[test]
+    fn a_mark_inside_a_test_is_not_the_next_ones_and_one_above_all_is_nobodys() {
+        let text = "//! x\n// covers: A1\n\nfn help() {}\n#[test]\nfn one() {\n    // covers: A2\n    x();\n}\n#[test]\nfn two() {}";
+        assert_eq!(marks(text), [("A1".into(), "all".into()), ("A2".into(), "one".into())]);
     }
 
     #[test]
