@@ -12,6 +12,7 @@
 mod evaluator;
 mod rego;
 mod server;
+#[cfg(feature = "wasm")]
 mod wasm;
 
 use std::collections::BTreeMap;
@@ -141,7 +142,10 @@ impl Policy {
         let external_cas = decode_cas(&data)?;
         let vectors = read_vectors(&bundle)?;
         let engine: Box<dyn Engine> = match bundle.files.get(WASM_FILE) {
+            #[cfg(feature = "wasm")]
             Some(wasm) => Box::new(wasm::Wasm::new(wasm, &bundle.manifest, text)?),
+            #[cfg(not(feature = "wasm"))]
+            Some(_) => return Err(LoadError::Compile("this build has no engine for policy.wasm".into())),
             None => Box::new(rego::Rego::new(&bundle.modules, &text)?),
         };
         let sha256 = bundle.sha256().to_owned();

@@ -99,7 +99,7 @@ fn apply(tree: &Path, patch: &Path) -> anyhow::Result<()> {
 fn build(tree: &Path, place: &Path, host_bins: &Path) -> anyhow::Result<PathBuf> {
     let shared = host_bins.parent().context("the target folder")?;
     let output = Command::new(std::env::var("CARGO").as_deref().unwrap_or("cargo"))
-        .args(["build", "--offline", "-p", "nova-supervisor", "--bin", "nova-supervisor"])
+        .args(["build", "--offline", "-p", "nova-supervisor", "--no-default-features", "--bin", "nova-supervisor"])
         .current_dir(tree)
         .env("CARGO_TARGET_DIR", place)
         .env("CARGO_BUILD_BUILD_DIR", shared)

@@ -1,10 +1,12 @@
 //! Decisions and explanations of the policy crate as an operator gets them.
 
 use nova_policy::decision::Decision;
-use nova_policy::engine::{Evaluator, Policy};
+use nova_policy::engine::Policy;
 use nova_policy::explain::{self, Considered, Test};
 use nova_policy::input::Input;
 use serde_json::Value;
+
+use crate::decide::verdict_of;
 
 use super::protocol::{DecisionView, ExplanationView, RuleView, TestView};
 
@@ -25,7 +27,7 @@ pub(super) fn decision(policy: &Policy, decision: &Decision) -> DecisionView {
 
 /// The engine's own verdict, and the tests behind it.
 pub(super) fn explanation(policy: &Policy, input: &Input) -> ExplanationView {
-    let verdict = Evaluator::new().decide(policy, input);
+    let verdict = verdict_of(policy, input);
     let explanation = explain::explain(policy, input);
     ExplanationView {
         decision: decision(policy, &verdict),

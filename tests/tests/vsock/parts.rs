@@ -88,7 +88,7 @@ fn build() -> Result<PathBuf, String> {
     let selections = [
         "-p nova-relay -p nova-tests --no-default-features --bin nova-init --bin nova-relay --bin nova-lab",
         "-p nova-tests --no-default-features --features vsock-check --bin nova-vsock-check",
-        "-p nova-supervisor --bin nova-supervisor",
+        "-p nova-supervisor --no-default-features --bin nova-supervisor",
     ];
     for selection in selections {
         println!("building, static: {selection}");
