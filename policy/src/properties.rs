@@ -202,7 +202,7 @@ proptest! {
         }
     }
 
-    // covers: A5b
+    // covers: A5b, B2a
     #[test]
     fn the_callers_egress_and_the_callees_ingress_agree(
         rules in prop::collection::vec(rule(), 0..10),

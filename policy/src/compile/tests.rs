@@ -22,7 +22,7 @@ fn refused(rule: &str, want: &str) {
     assert!(got.starts_with("rules.yaml:2:") && got.contains("remedy: "), "{got}");
 }
 
-// covers: A5c
+// covers: A5c, B1a
 #[test]
 fn rules_that_open_too_much_or_can_never_match_are_refused() {
     let a = "to: {workload: service-a, port: https}";
@@ -181,6 +181,7 @@ endpoints:
     }
 }
 
+// covers: B1a
 #[test]
 fn two_rules_of_one_pair_may_not_differ_in_credential_tls_or_ca() {
     let pair = "from: {workload: x}, to: {external: a.example.com, port: 443}, http: {methods: [GET]}";
@@ -200,7 +201,7 @@ fn two_rules_of_one_pair_may_not_differ_in_credential_tls_or_ca() {
     assert!(data(&good, CASE_WORKLOADS, "node-1").is_ok());
 }
 
-// covers: A12 (attack T35)
+// covers: A12, B1e (attack T35)
 #[test]
 fn hostile_files_cost_no_more_than_their_length() {
     let long = "a".repeat(10_000_000);
@@ -218,7 +219,7 @@ fn hostile_files_cost_no_more_than_their_length() {
     }
 }
 
-// covers: A5c
+// covers: A5c, B2b
 #[test]
 fn the_same_input_gives_the_same_bytes_and_only_this_nodes_workloads() {
     let json = |node| serde_json::to_string(&data(CASE_RULES, CASE_WORKLOADS, node).expect("compiles")).expect("json");
@@ -234,7 +235,7 @@ fn the_same_input_gives_the_same_bytes_and_only_this_nodes_workloads() {
     assert_eq!(egress, ingress, "one row, the same rule on both sides");
 }
 
-// covers: A12 (attack T35)
+// covers: A12, B1e (attack T35)
 #[test]
 fn selectors_cannot_multiply_without_bound() {
     use std::fmt::Write;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value as Json;
 
-use super::{credentials, destination, parse, requests, source};
+use super::{Caller, credentials, destination, parse, requests, source};
 use crate::report::Report;
 use crate::testing::{CASE_RULES, CASE_WORKLOADS, data};
 use crate::yaml::{self, Node, Value};
@@ -109,6 +109,29 @@ fn the_schema_lists_every_key_the_parser_reads() {
     }
     let forms = schema.pointer("/$defs/credential/properties/form/enum").expect("forms");
     assert_eq!(*forms, serde_json::json!(credentials::FORMS));
+}
+
+// covers: B1g
+#[test]
+fn the_documents_print_the_table_of_legal_combinations() {
+    let page = include_str!("../../../docs/rules.md");
+    for row in super::LEGAL {
+        let callers: Vec<&str> = row
+            .from
+            .iter()
+            .map(|caller| match caller {
+                Caller::Workload => "workload",
+                Caller::External => "external",
+                Caller::Cidr => "cidr",
+                Caller::Token => "token",
+            })
+            .collect();
+        let word = |value: Json| value.as_str().unwrap_or_default().to_owned();
+        let (mode, protocol) = (serde_json::json!(row.mode), serde_json::json!(row.protocol));
+        let blocks = if row.blocks.is_empty() { "none".to_owned() } else { row.blocks.join(", ") };
+        let line = format!("| {} | {} | {} | {blocks} |", word(mode), word(protocol), callers.join(", "));
+        assert!(page.contains(&line), "docs/rules.md lacks {line:?}");
+    }
 }
 
 fn valid(root: &Json, schema: &Json, node: &Node) -> bool {
