@@ -72,21 +72,26 @@ fn instance(data: &str) -> Instance {
 // covers: B5e
 #[test]
 fn a_decision_over_its_budget_is_denied_and_the_next_one_is_not() {
-    let mut data = data(CASE_RULES, CASE_WORKLOADS, "node-1").expect("compiles");
-    let egress = data.egress.get_mut("service-a").expect("it has rules");
-    let entry = egress.suffix.first().expect("a wildcard").clone();
+    let small = policy_for(&data(CASE_RULES, CASE_WORKLOADS, "node-1").expect("compiles"), Evaluation::Rego);
     // Far more wildcard rules than any compiler lets through: every one is looked at.
-    egress.suffix = (0..60_000)
-        .map(|index| crate::data::SuffixEntry { suffix: format!(".{index}.example.com"), ..entry.clone() })
+    let entries: Vec<_> = (0..60_000)
+        .map(|index| serde_json::json!({"suffix": format!(".{index}.example.com"), "port": 443, "rules": []}))
         .collect();
+    let text = serde_json::json!({"nova": {"egress": {"service-a": {"suffix": entries}}}}).to_string();
+    let rego = [("authz.rego".to_owned(), crate::publish::REGO.to_owned())];
+    let engines: [Box<dyn Engine>; 2] = [
+        Box::new(crate::engine::rego::Rego::new(&rego, &text).expect("it loads")),
+        Box::new(Wasm::new(WASM, &manifest(WASM_ENTRY_POINT, WASM_FILE), text).expect("it loads")),
+    ];
     let ask = |source: &str| {
         let text = format!(
             r#"{{"direction":"egress","phase":"connect","source":"{source}","dest_host":"a.test","dest_port":443}}"#
         );
         serde_json::from_str(&text).expect("an input")
     };
-    for evaluation in [Evaluation::Rego, Evaluation::Wasm] {
-        let policy = policy_for(&data, evaluation);
+    for engine in engines {
+        let served = std::sync::Arc::new(crate::engine::Served::new(engine));
+        let policy = crate::engine::Policy { loaded: std::sync::Arc::clone(&small.loaded), served };
         let mut evaluator = Evaluator::new();
         for _ in 0..2 {
             let over = evaluator.decide(&policy, &ask("service-a"));
