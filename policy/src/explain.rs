@@ -231,11 +231,14 @@ fn ingress_ways<'d>(data: &'d NodeData, input: &Input, ways: &mut BTreeMap<u32, 
     }
 }
 
+/// What is tested, what is wanted, and whether it holds.
+type NameTest = (&'static str, String, bool);
+
 /// The lists of an external CA, each with the test of its name.
-fn named<'d>(peers: &'d ExternalPeers, input: &Input) -> Vec<((&'static str, String, bool), &'d [RuleEntry])> {
+fn named<'d>(peers: &'d ExternalPeers, input: &Input) -> Vec<(NameTest, &'d [RuleEntry])> {
     let peer = input.peer().unwrap_or_default();
     let any = |test: &dyn Fn(&str) -> bool| input.peer_dns().iter().any(|name| test(name));
-    let mut all: Vec<((&'static str, String, bool), &[RuleEntry])> = Vec::new();
+    let mut all: Vec<(NameTest, &[RuleEntry])> = Vec::new();
     all.extend(peers.exact.iter().map(|(id, rules)| (("peer", id.clone(), id == peer), &rules[..])));
     all.extend(
         peers

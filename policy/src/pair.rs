@@ -141,13 +141,13 @@ impl Pair {
             }
         }
         let target = bare(&self.to, data);
-        if data.workloads.contains_key(target) {
-            if let Some(peer) = self.peer(target, data) {
-                let address = if let From::Address(address) = self.from { address } else { ANY_ADDRESS };
-                let number = inputs.first().and_then(Input::dest_port);
-                let port = self.ingress_port(target, number, data)?;
-                inputs.push(self.asked(Input::ingress_connect(target, port, &peer, address)));
-            }
+        if data.workloads.contains_key(target)
+            && let Some(peer) = self.peer(target, data)
+        {
+            let address = if let From::Address(address) = self.from { address } else { ANY_ADDRESS };
+            let number = inputs.first().and_then(Input::dest_port);
+            let port = self.ingress_port(target, number, data)?;
+            inputs.push(self.asked(Input::ingress_connect(target, port, &peer, address)));
         }
         if inputs.is_empty() { Err(PairError::NotHere(data.node.clone())) } else { Ok(inputs) }
     }
@@ -251,10 +251,10 @@ fn ports_of(to: &str, data: &NodeData) -> Vec<(String, u16)> {
 fn granted_ports(source: &str, to: &str, data: &NodeData) -> Vec<(String, u16)> {
     let mut ports = Vec::new();
     for target in data.targets.get(source).into_iter().flat_map(|rules| rules.values()).flatten() {
-        if let EgressTarget::Workload { workload, host, aliases, port, port_name, .. } = target {
-            if workload == to || host == to || aliases.iter().any(|alias| alias == to) {
-                ports.push((port_name.clone(), *port));
-            }
+        if let EgressTarget::Workload { workload, host, aliases, port, port_name, .. } = target
+            && (workload == to || host == to || aliases.iter().any(|alias| alias == to))
+        {
+            ports.push((port_name.clone(), *port));
         }
     }
     ports.sort();
@@ -272,7 +272,7 @@ fn identity_of(workload: &str, target: &str, data: &NodeData) -> Option<SpiffeId
         .filter(|id| id.rsplit_once("/w/").is_some_and(|(_, name)| name == workload))
         .find_map(|id| SpiffeId::new(id).ok());
     let tenant = data.workloads.get(target).map(|entry| entry.tenant.as_str()).unwrap_or_default();
-    of_peer.or_else(|| SpiffeId::new(&format!("spiffe://{}/t/{tenant}/w/{workload}", data.trust_domain)).ok())
+    of_peer.or_else(|| SpiffeId::new(format!("spiffe://{}/t/{tenant}/w/{workload}", data.trust_domain)).ok())
 }
 
 /// The external CA whose peers this identity would be among.

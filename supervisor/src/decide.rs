@@ -125,7 +125,6 @@ impl Decider {
 }
 
 /// What `policy` says of `input`, for people who ask. Gives no permit.
-#[must_use]
 pub fn verdict_of(policy: &Policy, input: &Input) -> Decision {
     Evaluator::new().decide(policy, input)
 }

@@ -66,7 +66,7 @@ fn rules_that_open_too_much_or_can_never_match_are_refused() {
         (format!("from: {{workload: x}}, {a}, upgrade: [websocket], http: {{methods: [POST]}}"), "opens with GET"),
         (format!("from: {{workload: x}}, {a}, tls: intercept"), "needs an http block"),
         ("from: {workload: x}, to: {cidr: 10.0.0.0/8, port: 443}, tls: intercept, http: {methods: [GET]}".into(), "needs a host or a workload"),
-        (format!("from: {{workload: x}}, to: {{workload: service-a, port: https, via: corp}}"), "only belongs to an external host"),
+        ("from: {workload: x}, to: {workload: service-a, port: https, via: corp}".into(), "only belongs to an external host"),
         ("from: {workload: x}, to: {external: a.example.com, port: 443, via: 'UP'}".into(), "1 to 63"),
         ("from: {workload: x}, to: {external: a.example.com, port: 443}, http: {methods: [GET]}, credential: nobody".into(), "not declared"),
         (format!("from: {{cidr: 10.64.0.0/16}}, {a}"), "a cidr alone would let any valid certificate in"),

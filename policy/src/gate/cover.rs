@@ -136,7 +136,7 @@ pub(super) fn shown(scope: &[String], key: &Key, matcher: &Matcher, known: &Name
     };
     let other = match family(key) {
         ("", "") => other,
-        ("", kind) if kind == "peer" => other,
+        ("", "peer") => other,
         ("", kind) => format!("{other} ({kind})"),
         (ca, "uri") => format!("{other} (CA {ca})"),
         (ca, kind) => format!("{other} (CA {ca}, {kind})"),

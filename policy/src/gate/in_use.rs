@@ -12,7 +12,7 @@ use crate::engine::{Evaluator, Policy};
 use crate::input::{Direction, Input, Phase};
 
 /// Most different calls that are decided again.
-pub const MAX_CALLS: usize = 200_000;
+pub(super) const MAX_CALLS: usize = 200_000;
 
 /// Pairs and calls that must go on working.
 #[derive(Debug, Clone, Default)]

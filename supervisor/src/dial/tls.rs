@@ -28,11 +28,13 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The caller's SVID cell by its address, the callee, and whether HTTP is offered.
 type WorkloadKey = (usize, SpiffeId, bool);
+/// A configuration, and the caller that it was made for.
+type WorkloadConfig = (Weak<Endpoint>, Arc<ClientConfig>);
 
 /// Client configurations of one thread, made once per caller and callee, or per trust root.
 pub(super) struct Originator {
     trust: Arc<TrustCell>,
-    workloads: RefCell<HashMap<WorkloadKey, (Weak<Endpoint>, Arc<ClientConfig>)>>,
+    workloads: RefCell<HashMap<WorkloadKey, WorkloadConfig>>,
     external: RefCell<HashMap<String, Arc<ClientConfig>>>,
 }
 

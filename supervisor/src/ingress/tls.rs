@@ -23,11 +23,13 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The endpoint's SVID cell by its address, and whether HTTP is offered.
 type ConfigKey = (usize, bool);
+/// A configuration, and the cell that it was made for.
+type CellConfig = (Weak<SvidCell>, Arc<ServerConfig>);
 
 /// Server configurations of one thread, made once per endpoint and kind of port.
 pub(super) struct Terminator {
     verifier: Arc<PeerVerifier>,
-    configs: RefCell<HashMap<ConfigKey, (Weak<SvidCell>, Arc<ServerConfig>)>>,
+    configs: RefCell<HashMap<ConfigKey, CellConfig>>,
 }
 
 impl Terminator {
