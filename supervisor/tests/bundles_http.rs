@@ -44,8 +44,7 @@ impl Server {
             authority: "localhost".to_owned(),
             path: "/bundles/node-1".to_owned(),
         };
-        node.config.source =
-            BundleSource::Http(HttpSource { url, ca: None, poll_wait: Duration::from_secs(2) });
+        node.config.source = BundleSource::Http(HttpSource { url, ca: None, poll_wait: Duration::from_secs(2) });
         let listener = UnixListener::bind(&socket).expect("bound");
         let asked = Arc::<Mutex<Vec<(Instant, String)>>>::default();
         let handler: Arc<Mutex<Handler>> = Arc::new(Mutex::new(Box::new(handler)));
@@ -131,7 +130,14 @@ fn with_5() -> Server {
 fn a_bundle_is_fetched_with_a_long_poll_and_only_once() {
     let server = with_5();
     server.until("it is asked with the tag", |server| {
-        server.asked.lock().expect("no panic").iter().filter(|(_, head)| head.contains("if-none-match: \"five\"")).count() >= 3
+        server
+            .asked
+            .lock()
+            .expect("no panic")
+            .iter()
+            .filter(|(_, head)| head.contains("if-none-match: \"five\""))
+            .count()
+            >= 3
     });
     let asked = server.asked.lock().expect("no panic").clone();
     assert!(asked.iter().all(|(_, head)| head.starts_with("get /bundles/node-1 ")), "{asked:?}");

@@ -38,7 +38,11 @@ pub(super) fn explain_pair(
         None => active(handles)?,
         Some(revision) => handles.feed.by_revision(revision, SystemTime::now()).ok_or_else(|| {
             let message = format!("revision {revision} is not in the store, which keeps the last {KEPT}");
-            Failure::new(Code::NotFound, message, "take one from an audit line, or leave it out to ask the active policy")
+            Failure::new(
+                Code::NotFound,
+                message,
+                "take one from an audit line, or leave it out to ask the active policy",
+            )
         })?,
     };
     let inputs = pair.inputs(&policy).map_err(refuse)?;

@@ -9,7 +9,8 @@ use super::document::{Document, Section};
 use super::error::ConfigErrors;
 use super::value;
 use super::{
-    AdminConfig, AuditConfig, BundleSource, Config, EndpointSource, GuestConfig, HttpSource, IdentityConfig, Mode, NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig,
+    AdminConfig, AuditConfig, BundleSource, Config, EndpointSource, GuestConfig, HttpSource, IdentityConfig, Mode,
+    NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig,
 };
 
 const SECTIONS: [&str; 10] =

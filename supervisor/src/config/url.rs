@@ -71,7 +71,8 @@ pub(super) fn parse(text: &str) -> Result<BundleUrl, &'static str> {
 }
 
 fn unix(rest: &str) -> Result<BundleUrl, &'static str> {
-    let (socket, path) = rest.split_once(":/").ok_or("does not say what to ask for: unix:///run/x.sock:/bundles/node-1")?;
+    let (socket, path) =
+        rest.split_once(":/").ok_or("does not say what to ask for: unix:///run/x.sock:/bundles/node-1")?;
     if !socket.starts_with('/') || socket.len() > MAX_SOCKET_PATH {
         return Err("has no absolute socket path of at most 107 bytes");
     }
@@ -91,8 +92,18 @@ mod tests {
     #[test]
     fn plaintext_to_other_machines_and_half_urls_are_refused() {
         for bad in [
-            "", "bundle.tar.gz", "ftp://h/b", "http://example.com/b", "http://10.0.0.1/b", "https://h", "https:///b",
-            "https://user:secret@h/b", "https://h/b#x", "https://h/a b", "unix:///run/x.sock", "unix://run/x.sock:/b",
+            "",
+            "bundle.tar.gz",
+            "ftp://h/b",
+            "http://example.com/b",
+            "http://10.0.0.1/b",
+            "https://h",
+            "https:///b",
+            "https://user:secret@h/b",
+            "https://h/b#x",
+            "https://h/a b",
+            "unix:///run/x.sock",
+            "unix://run/x.sock:/b",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
         }

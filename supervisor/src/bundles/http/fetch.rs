@@ -31,10 +31,7 @@ pub(in crate::bundles) enum Fetched {
     /// The tag still holds.
     NotModified,
     /// A bundle, unverified.
-    Bundle {
-        bytes: Vec<u8>,
-        etag: Option<HeaderValue>,
-    },
+    Bundle { bytes: Vec<u8>, etag: Option<HeaderValue> },
 }
 
 /// A bundle server.
@@ -56,7 +53,10 @@ impl Server {
         let mut sender = connect.await.map_err(|_| self.timed_out())??;
         let ask = async {
             let answer = sender.send_request(self.request(etag)?).await.map_err(|error| self.unreachable(&error))?;
-            let long_poll = answer.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(LONG_POLL.as_bytes()));
+            let long_poll = answer
+                .headers()
+                .get(CONTENT_TYPE)
+                .is_some_and(|kind| kind.as_bytes().starts_with(LONG_POLL.as_bytes()));
             self.read(answer).await.map(|fetched| (fetched, long_poll))
         };
         tokio::time::timeout(self.wait + self.patience, ask).await.map_err(|_| self.timed_out())?
