@@ -39,9 +39,11 @@ struct Tool {
     need: Need,
 }
 
-const TOOLS: [Tool; 5] = [
+const TOOLS: [Tool; 7] = [
     Tool { program: "curl", package: "curl", need: Need::Lab },
     Tool { program: "ip", package: "iproute2", need: Need::Lab },
+    Tool { program: "openssl", package: "openssl", need: Need::Lab },
+    Tool { program: "setpriv", package: "util-linux", need: Need::Lab },
     Tool { program: "qemu-system-x86_64", package: "qemu-system-x86", need: Need::Microvm },
     Tool { program: "busybox", package: "busybox-static", need: Need::Microvm },
     Tool { program: "haproxy", package: "haproxy", need: Need::Bench },
