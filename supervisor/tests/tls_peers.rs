@@ -372,7 +372,6 @@ async fn what_is_not_tls_is_a_protocol_failure_and_silence_is_not_mistaken_for_o
     assert_eq!(HandshakeFailure::from_io(&late).reason(), Reason::HandshakeTimeout);
 }
 
-// covers: A15
 #[tokio::test]
 async fn quickack_is_set_on_a_tcp_socket() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback");
