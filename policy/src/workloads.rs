@@ -128,6 +128,19 @@ pub struct Port {
     pub mode: Mode,
     /// What is spoken on it.
     pub protocol: Protocol,
+    /// What it says of TLS.
+    pub tls: PortTls,
+}
+
+/// What a port that terminates TLS says of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PortTls {
+    /// TLS 1.2 beside 1.3.
+    pub tls12: bool,
+    /// Name of a certificate in the supervisor's configuration; absent: the workload's SVID. Only of mode `tls`.
+    pub certificate: Option<String>,
+    /// The app does not see the bearer token. Only of mode `tls`.
+    pub strip_token: bool,
 }
 
 /// Where the app listens inside the guest.

@@ -57,6 +57,7 @@ impl Served {
             connections: Arc::clone(&registry),
             checks: vec![check],
             warnings: vec!["the dev identity source is in use".to_owned()],
+            watches: Vec::new(),
         });
         let bound = AdminSocket::bind(&socket).expect("bound");
         let (stop, stopped) = tokio::sync::oneshot::channel();

@@ -353,6 +353,36 @@ async fn handshake_external(roots: &ExternalRoots, server: Credential) -> Result
     dialled.map(|_| ()).map_err(|e| HandshakeFailure::from_io(&e))
 }
 
+// covers: C1d
+#[tokio::test]
+async fn a_host_outside_may_speak_tls_1_2_and_a_workload_may_not() {
+    let own = Ca::new("own");
+    let trust = trust(&own, &[]);
+    let dns = |p: &mut rcgen::CertificateParams| {
+        p.subject_alt_names.push(SanType::DnsName("api.stripe.com".try_into().expect("ASCII")));
+    };
+    let roots = ExternalRoots::Custom(own.roots());
+    let outside = client_config_for_external(&roots, &[b"http/1.1"]).expect("config");
+    let workload = workload_client(&own.cell(X), &trust, SERVICE_A);
+    for (client, wanted) in [(outside, Ok(())), (workload, Err(HandshakeFailure::Protocol))] {
+        let server = own.issue_with(SERVICE_A, dns);
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(server.key.serialize_der()).into();
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS12])
+            .expect("versions")
+            .with_no_client_auth()
+            .with_single_cert(server.chain, key)
+            .expect("a pair");
+        let (near, far) = tokio::io::duplex(64 * 1024);
+        let accept = tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(near);
+        let name = ServerName::try_from("api.stripe.com").expect("a name");
+        let dial = tokio_rustls::TlsConnector::from(client).connect(name, far);
+        let (_, dialled) = tokio::join!(accept, dial);
+        assert_eq!(dialled.map(|_| ()).map_err(|error| HandshakeFailure::from_io(&error)), wanted);
+    }
+}
+
 // covers: A7c
 #[tokio::test]
 async fn what_is_not_tls_is_a_protocol_failure_and_silence_is_not_mistaken_for_one() {

@@ -105,13 +105,13 @@ fn every_command_of_the_documents_exists_with_its_options() {
 fn the_operators_reference_knows_every_configuration_key() {
     let reference = read("docs/operator.md");
     let keys = configuration_keys();
-    assert!(keys.len() >= 10 && keys["node"].contains("uid"), "the reader of the sources finds too little: {keys:?}");
+    assert!(keys.len() >= 10 && keys["[node]"].contains("uid"), "the reader of the sources finds too little: {keys:?}");
     for (section, keys) in keys {
-        let heading = format!("### `[{section}]`");
+        let heading = format!("### `{section}`");
         let text = reference.split_once(&heading).unwrap_or_else(|| panic!("no heading {heading}")).1;
         let rows = text.split("\n##").next().unwrap_or_default();
-        let documented: BTreeSet<String> = first_cells(rows).into_iter().filter(|name| name != "key").collect();
-        assert_eq!(documented, keys, "the keys of [{section}]");
+        let documented: BTreeSet<String> = first_cells(rows);
+        assert_eq!(documented, keys, "the keys of {section}");
     }
 }
 
@@ -215,25 +215,32 @@ fn commands(document: &str) -> Vec<String> {
 
 /// Every configuration key by section, from the calls that read them.
 fn configuration_keys() -> BTreeMap<String, BTreeSet<String>> {
-    let source = read("supervisor/src/config/sections.rs");
+    let source = read("supervisor/src/config/sections.rs") + &read("supervisor/src/config/tables.rs");
     let mut keys: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for function in source.split("\nfn ").skip(1) {
         let name = function.split(['(', '<']).next().unwrap_or_default();
-        let own = ["document.section(\"", "document.optional_section(\""]
+        let own = ["document.section(\"", "document.optional_section(\"", "document.tables(\""]
             .iter()
-            .find_map(|call| function.split_once(call)?.1.split('"').next());
+            .find_map(|call| Some((*call, function.split_once(call)?.1.split('"').next()?)));
         // Three sections are read by more than one function.
-        let section = own.or(match name {
-            "run_as" => Some("node"),
-            "bundle_source" => Some("policy"),
-            "dev_identity" => Some("identity"),
-            _ => None,
-        });
-        let Some(section) = section else { continue };
-        let entry = keys.entry(section.to_owned()).or_default();
-        for call in
-            [".required(\"", ".optional(\"", ".list(\"", ".table_of_lists(\"", "(&mut section, \"", "path(section, \""]
-        {
+        let section = match (own, name) {
+            (Some(("document.tables(\"", table)), _) => format!("[[{table}]]"),
+            (Some((_, section)), _) => format!("[{section}]"),
+            (None, "run_as") => "[node]".to_owned(),
+            (None, "bundle_source") => "[policy]".to_owned(),
+            (None, "dev_identity") => "[identity]".to_owned(),
+            (None, _) => continue,
+        };
+        let entry = keys.entry(section).or_default();
+        for call in [
+            ".required(\"",
+            ".optional(\"",
+            ".list(\"",
+            ".table_of_lists(\"",
+            "(&mut section, \"",
+            "path(section, \"",
+            "file(\"",
+        ] {
             let found = function.split(call).skip(1).filter_map(|rest| rest.split('"').next());
             entry.extend(found.map(str::to_owned));
         }

@@ -63,9 +63,9 @@ fn replicas(reader: &mut Reader<'_>, table: &Table) {
     }
 }
 
-fn shape(ports: &[Port]) -> Vec<(&str, u16, super::Mode, super::Protocol)> {
+fn shape(ports: &[Port]) -> Vec<(&str, u16, super::Mode, super::Protocol, &super::PortTls)> {
     let mut shape: Vec<_> =
-        ports.iter().map(|port| (port.name.as_str(), port.port, port.mode, port.protocol)).collect();
+        ports.iter().map(|port| (port.name.as_str(), port.port, port.mode, port.protocol, &port.tls)).collect();
     shape.sort_unstable();
     shape
 }

@@ -6,12 +6,16 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use nova_proto::ids::PortName;
 
-use super::{Backend, Dependency, Guest, Limits, Mode, Port, PortTarget, Protocol};
+use super::{Backend, Dependency, Guest, Limits, Mode, Port, PortTarget, PortTls, Protocol};
 use crate::host::Host;
 use crate::yaml::{Map, Node, Reader};
 
 /// Context ids that never belong to a guest: hypervisor, loopback, host, any.
 const RESERVED_CIDS: [u64; 4] = [0, 1, 2, 0xffff_ffff];
+
+/// Keys of a port.
+const PORT_KEYS: [&str; 9] =
+    ["name", "port", "target_port", "target_unix", "mode", "protocol", "tls12", "certificate", "strip_token"];
 
 pub(crate) fn labels(reader: &mut Reader<'_>, node: &Node) -> BTreeMap<String, String> {
     let Some(map) = reader.any_map(node, "labels") else { return BTreeMap::new() };
@@ -51,7 +55,7 @@ pub(super) fn ports(reader: &mut Reader<'_>, map: &Map<'_>) -> Vec<Port> {
 }
 
 fn port(reader: &mut Reader<'_>, node: &Node) -> Option<Port> {
-    let map = reader.map(node, "the port", &["name", "port", "target_port", "target_unix", "mode", "protocol"])?;
+    let map = reader.map(node, "the port", &PORT_KEYS)?;
     let name = reader
         .need(&map, "name", "https")
         .and_then(|node| reader.parsed(node, "port name", "rename it", |text| PortName::new(text)));
@@ -75,7 +79,33 @@ fn port(reader: &mut Reader<'_>, node: &Node) -> Option<Port> {
         Some(node) => reader.choice(node, "protocol", &protocols),
         None => Some(Protocol::Tcp),
     };
-    Some(Port { name: name?, port: number?, target: target?, mode: mode?, protocol: protocol? })
+    let tls = port_tls(reader, &map, mode, protocol);
+    Some(Port { name: name?, port: number?, target: target?, mode: mode?, protocol: protocol?, tls })
+}
+
+fn port_tls(reader: &mut Reader<'_>, map: &Map<'_>, mode: Option<Mode>, protocol: Option<Protocol>) -> PortTls {
+    for (key, fits, remedy) in [
+        ("tls12", mode != Some(Mode::Tcp), "remove it, or set mode to tls or mtls"),
+        ("certificate", mode.is_none_or(|mode| mode == Mode::Tls), "remove it, or set mode to tls"),
+        ("strip_token", mode.is_none_or(|mode| mode == Mode::Tls), "remove it, or set mode to tls"),
+        ("strip_token", protocol != Some(Protocol::Tcp), "remove it, or set protocol to http or grpc"),
+    ] {
+        if let Some(node) = map.get(key).filter(|_| !fits) {
+            reader.fail(node.at, format!("{key} has no meaning on this port"), remedy);
+        }
+    }
+    let certificate = map
+        .get("certificate")
+        .and_then(|node| reader.parsed(node, "certificate", "write a name of [[certificates]]", certificate_name));
+    let flag = |reader: &mut Reader<'_>, key: &str| map.get(key).and_then(|node| reader.flag(node, key));
+    let tls12 = flag(reader, "tls12").unwrap_or(false);
+    PortTls { tls12, certificate, strip_token: flag(reader, "strip_token").unwrap_or(false) }
+}
+
+fn certificate_name(text: &str) -> Result<String, &'static str> {
+    let good = (1..=63).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.'));
+    if good { Ok(text.to_owned()) } else { Err("1 to 63 of a-z, 0-9, '-' and '.'") }
 }
 
 pub(super) fn backend(reader: &mut Reader<'_>, map: &Map<'_>) -> Option<Backend> {

@@ -75,6 +75,7 @@ fn stage(stage: Stage) -> &'static str {
 fn port(port: &PortSpec) -> String {
     let mode = match port.mode {
         PortMode::Mtls => "mtls",
+        PortMode::Tls => "tls",
         PortMode::Tcp => "tcp",
     };
     let protocol = match port.protocol {
@@ -105,6 +106,7 @@ fn ready(handles: &AdminHandles) -> ReadyView {
         CheckView { name: check.name.to_owned(), ok: message.is_none(), message: message.unwrap_or_default() }
     }));
     let mut warnings = handles.warnings.clone();
+    warnings.extend(handles.watches.iter().flat_map(|watch| watch()));
     if status.stale {
         let until = status.denies_at.unwrap_or_default();
         warnings.push(format!("the policy bundle has expired and decides until {until} only; publish a fresh one"));

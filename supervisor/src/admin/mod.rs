@@ -41,7 +41,12 @@ pub struct AdminHandles {
     pub checks: Vec<Check>,
     /// What an operator should know although the node is ready: the dev identity source, lab exceptions.
     pub warnings: Vec<String>,
+    /// What comes and goes of the same kind.
+    pub watches: Vec<Watch>,
 }
+
+/// Says what an operator should know now, in whole sentences.
+pub type Watch = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// One condition of readiness.
 pub struct Check {

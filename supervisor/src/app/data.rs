@@ -15,13 +15,12 @@ use crate::decide::Decider;
 use crate::dial::Dialer;
 use crate::egress::{Egress, PresenceLost};
 use crate::guestlink::LinkPorts;
-use crate::ingress::Ingress;
+use crate::ingress::{Ingress, KnownBy};
 use crate::net::guard::AddressGuard;
 use crate::net::resolve::Resolver;
 use crate::state::endpoint::{Endpoint, PortSpec};
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
-use crate::tls::PeerVerifier;
 
 /// What all threads share: read on their paths, never locked there.
 #[derive(Clone)]
@@ -30,7 +29,7 @@ pub(super) struct Shared {
     pub(super) policy: Arc<PolicyCell>,
     pub(super) audit: Arc<AuditSink>,
     pub(super) registry: Arc<Registry>,
-    pub(super) verifier: Arc<PeerVerifier>,
+    pub(super) known_by: KnownBy,
     pub(super) links: LinkPorts,
     pub(super) guard: AddressGuard,
     pub(super) resolver: ResolverConfig,
@@ -48,11 +47,11 @@ pub(super) struct DataService {
 impl DataService {
     /// Makes the services of this thread, on its runtime.
     pub(super) fn new(shared: Shared) -> io::Result<Self> {
-        let Shared { endpoints, policy, audit, registry, verifier, links, guard, resolver, presence_lost } = shared;
+        let Shared { endpoints, policy, audit, registry, known_by, links, guard, resolver, presence_lost } = shared;
         // Every record counts in it, so each thread has a handle of its own.
         let audit = Arc::new(AuditSink::clone(&audit));
         let decider = Rc::new(Decider::new(Arc::clone(&policy), Arc::clone(&audit)));
-        let trust = Arc::clone(verifier.trust());
+        let trust = Arc::clone(known_by.verifier.trust());
         let dialer = Rc::new(Dialer::new(endpoints, links, guard, Resolver::new(&resolver)?, trust));
         let ingress = Ingress::new(
             Rc::clone(&decider),
@@ -60,7 +59,7 @@ impl DataService {
             Arc::clone(&audit),
             Arc::clone(&policy),
             Arc::clone(&registry),
-            verifier,
+            known_by,
         );
         let egress = Egress::new(decider, Rc::clone(&dialer), Arc::clone(&audit), policy, registry, presence_lost);
         Ok(Self { ingress: Rc::new(ingress), egress: Rc::new(egress), dialer, audit })

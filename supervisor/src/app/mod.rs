@@ -5,6 +5,7 @@
 //! ```
 //! The helper must exist before privileges go, and privileges must go before a thread or a hostile byte comes.
 
+mod certificates;
 mod data;
 mod identity;
 mod plane;
@@ -27,12 +28,13 @@ use crate::control::file::FileSource;
 use crate::control::{Control, Means, PolicyView, Timing};
 use crate::guestlink::LinkPorts;
 use crate::identity::IdentitySource;
+use crate::ingress::KnownBy;
 use crate::net::guard::AddressGuard;
 use crate::net::privileges;
 use crate::net::routes::{RouteHelper, Routes, refuse_forwarding};
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
-use crate::tls::PeerVerifier;
+use crate::tls::{Certificates, PeerVerifier};
 
 /// Why the supervisor does not start or had to stop.
 #[derive(Debug, thiserror::Error)]
@@ -104,7 +106,9 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     let source = identity::open(&config)?;
     let trust = Arc::new(identity::trust_cell(source.as_ref()));
     let (presence_lost, lost_guests) = mpsc::unbounded_channel();
-    let shared = shared(&config, PeerVerifier::new(Arc::clone(&trust)), presence_lost)?;
+    let certificates = Arc::new(Certificates::open(&config.certificates)?);
+    let known_by = KnownBy { verifier: PeerVerifier::new(Arc::clone(&trust)), certificates };
+    let shared = shared(&config, known_by, presence_lost)?;
     let feed = open_feed(&config, &shared, identity::trust_external_cas(Arc::clone(&source), Arc::clone(&trust)))?;
     let (plane, workers) = start_data_plane(&config, &shared, handle)?;
     let control = start_control(&config, &shared, Arc::clone(&source), routes, plane, lost_guests);
@@ -112,6 +116,7 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
         let parts = (source, Arc::clone(&shared.policy), trust);
         tokio::spawn(identity::watch_files(dir.clone(), parts, control.clone()));
     }
+    tokio::spawn(certificates::watch(Arc::clone(&shared.known_by.certificates)));
     let admin = AdminSocket::bind(&config.admin.socket)?;
     let handles = Arc::new(admin_handles(&config, &shared, feed));
     tracing::info!(node = %config.node.id, instance = %config.node.instance, admin = %admin.path().display(), "serving");
@@ -136,7 +141,7 @@ fn stop_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError
 
 fn shared(
     config: &Config,
-    verifier: Arc<PeerVerifier>,
+    known_by: KnownBy,
     presence_lost: crate::egress::PresenceLost,
 ) -> Result<data::Shared, AppError> {
     let audit = AuditSink::open(&config.audit.file, config.audit.required)
@@ -146,7 +151,7 @@ fn shared(
         policy: Arc::<PolicyCell>::default(),
         audit,
         registry: Arc::<Registry>::default(),
-        verifier,
+        known_by,
         links: LinkPorts { root: config.guests.root.clone(), guest_port: config.guests.guest_port },
         guard: AddressGuard::new(config.lab_destinations.clone()),
         resolver: config.resolver.clone(),
@@ -174,8 +179,9 @@ fn start_data_plane(
     let for_threads = shared.clone();
     let workers = Workers::start(config.node.workers, move || data::DataService::new(for_threads.clone()))
         .map_err(|error| AppError::System("starting the data plane", error))?;
-    let (audit, links) = (Arc::clone(&shared.audit), shared.links.clone());
-    let plane = plane::Plane::new(workers.clone(), audit, links, config.guests.host_port, handle);
+    let (audit, certificates) = (Arc::clone(&shared.audit), Arc::clone(&shared.known_by.certificates));
+    let links = (shared.links.clone(), config.guests.host_port);
+    let plane = plane::Plane::new(workers.clone(), audit, links, certificates, handle);
     if config.guests.vsock {
         plane.listen_vsock().map_err(|error| AppError::System("listening on AF_VSOCK", error))?;
     }
@@ -228,6 +234,7 @@ fn start_control(
 
 fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>) -> AdminHandles {
     let audit = Arc::clone(&shared.audit);
+    let certificates = Arc::clone(&shared.known_by.certificates);
     let mut warnings = Vec::new();
     if config.node.mode == Mode::Dev {
         warnings.push("mode is dev: SVIDs come from an embedded CA that nobody else trusts".to_owned());
@@ -250,5 +257,6 @@ fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>) 
             }),
         }],
         warnings,
+        watches: vec![Box::new(move || certificates.warnings(SystemTime::now()))],
     }
 }

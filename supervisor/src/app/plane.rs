@@ -21,6 +21,7 @@ use crate::guestlink::{Accepted, GuestSocket, LinkPorts, Listener, VsockListener
 use crate::net::listen;
 use crate::reason::Reason;
 use crate::state::endpoint::{Backend, Endpoint, PortSpec};
+use crate::tls::Certificates;
 
 /// A health check takes at most this long; the control service bounds it further.
 const HEALTH_DEADLINE: Duration = Duration::from_secs(10);
@@ -34,6 +35,7 @@ pub(super) struct Plane {
     workers: Workers,
     audit: Arc<AuditSink>,
     links: LinkPorts,
+    certificates: Arc<Certificates>,
     host_port: u32,
     guests: tokio::runtime::Handle,
     by_cid: Arc<Mutex<HashMap<u32, Arc<Endpoint>>>>,
@@ -44,11 +46,12 @@ impl Plane {
     pub(super) fn new(
         workers: Workers,
         audit: Arc<AuditSink>,
-        links: LinkPorts,
-        host_port: u32,
+        (links, host_port): (LinkPorts, u32),
+        certificates: Arc<Certificates>,
         guests: tokio::runtime::Handle,
     ) -> Self {
-        Self { workers, audit, links, host_port, guests, by_cid: Arc::default(), open_ports: Mutex::default() }
+        let (by_cid, open_ports) = (Arc::default(), Mutex::default());
+        Self { workers, audit, links, certificates, host_port, guests, by_cid, open_ports }
     }
 
     /// Accepts from all vsock guests on one socket.
@@ -76,6 +79,9 @@ impl Plane {
 
 impl DataPlane for Plane {
     fn bind(&self, endpoint: &Arc<Endpoint>, port: &PortSpec) -> io::Result<Vec<OwnedFd>> {
+        if let Some(name) = port.tls.certificate.as_deref().filter(|name| self.certificates.get(name).is_none()) {
+            return Err(io::Error::other(format!("[[certificates]] of supervisor.toml has none named {name:?}")));
+        }
         let ip = endpoint.spec().ip;
         (0..self.workers.count()).map(|_| Ok(listen::bind(ip, port.port)?.into())).collect()
     }

@@ -93,6 +93,24 @@ impl<'a> Document<'a> {
         Section { document: self, name, at, table, seen: Vec::new() }
     }
 
+    /// The tables of a list, each like a section.
+    pub(super) fn tables<'d>(&'d self, name: &'static str) -> Vec<Section<'d>> {
+        let Some((key, value)) = self.root.get_ref().get_key_value(name) else { return Vec::new() };
+        let remedy = || format!("write [[{name}]] on a line of its own, and below it the keys of one entry");
+        let Some(list) = value.get_ref().as_array() else {
+            self.note(key.span().start, name, Mistake::new("must be a list of tables", remedy()));
+            return Vec::new();
+        };
+        let section = |item: &'d Spanned<DeValue<'d>>| {
+            let table = item.get_ref().as_table();
+            if table.is_none() {
+                self.note(item.span().start, name, Mistake::new("must be a list of tables", remedy()));
+            }
+            Section { document: self, name, at: item.span(), table, seen: Vec::new() }
+        };
+        list.iter().map(section).collect()
+    }
+
     /// Whether the file has a key, whatever its value.
     pub(super) fn section_has(&self, section: &str, key: &str) -> bool {
         let table = self.root.get_ref().get(section).and_then(|value| value.get_ref().as_table());

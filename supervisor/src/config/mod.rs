@@ -8,6 +8,7 @@ mod document;
 mod error;
 mod sections;
 mod spelling;
+mod tables;
 mod url;
 mod value;
 
@@ -52,6 +53,8 @@ pub struct Config {
     pub admin: AdminConfig,
     /// Address ranges that the guard lets pass in a lab. Empty in production.
     pub lab_destinations: Vec<IpNet>,
+    /// Certificates that ports of mode `tls` may name.
+    pub certificates: Vec<CertificateConfig>,
 }
 
 impl Config {
@@ -159,6 +162,17 @@ pub enum IdentityConfig {
         /// Whose SVIDs they are.
         trust_domain: String,
     },
+}
+
+/// One of `[[certificates]]`
+#[derive(Debug, Clone)]
+pub struct CertificateConfig {
+    /// What ports call it.
+    pub name: String,
+    /// The chain, the server's own certificate first.
+    pub chain: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
 }
 
 /// `[guests]`

@@ -7,14 +7,25 @@ use ipnet::IpNet;
 
 use super::document::{Document, Section};
 use super::error::ConfigErrors;
-use super::value;
 use super::{
     AdminConfig, AuditConfig, BundleSource, Config, EndpointSource, GuestConfig, HttpSource, IdentityConfig, Mode,
     NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig,
 };
+use super::{tables, value};
 
-const SECTIONS: [&str; 10] =
-    ["node", "endpoints", "policy", "identity", "guests", "routes", "resolver", "audit", "admin", "lab"];
+const SECTIONS: [&str; 11] = [
+    "node",
+    "endpoints",
+    "policy",
+    "identity",
+    "guests",
+    "routes",
+    "resolver",
+    "audit",
+    "admin",
+    "lab",
+    "certificates",
+];
 
 /// Port that guests dial in slot 0; slot 1 is the next.
 const HOST_PORT: u32 = 15_001;
@@ -56,6 +67,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
     let audit = audit(document);
     let admin = admin(document);
     let lab_destinations = lab(document, setting);
+    let certificates = tables::certificates(document);
     Some(Config {
         node: node?,
         endpoints: endpoints?,
@@ -67,6 +79,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
         audit: audit?,
         admin: admin?,
         lab_destinations,
+        certificates,
     })
 }
 

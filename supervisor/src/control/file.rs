@@ -158,6 +158,9 @@ fn port(port: workloads::Port) -> proto::Port {
         target_unix,
         mode: mode as i32,
         protocol: protocol as i32,
+        tls12: port.tls.tls12,
+        certificate: port.tls.certificate.unwrap_or_default(),
+        strip_token: port.tls.strip_token,
         ..proto::Port::default()
     }
 }
@@ -203,9 +206,9 @@ endpoints:
     #[test]
     fn rows_that_this_version_does_not_serve_are_refused_alone() {
         let two = format!("{GOOD}{}", GOOD.replace("endpoints:", "").replace("-a\n", "-b\n").replace(".21", ".22"));
-        let two = two.replacen("mode: mtls, protocol: http", "mode: tls, protocol: http", 1);
+        let two = two.replacen("    state: ready", "    isolation: dedicated\n    state: ready", 1);
         let rows = rows(&two);
-        assert_eq!(rows[0].as_ref().expect_err("tls is not served").why, Why::UnsupportedMode);
+        assert_eq!(rows[0].as_ref().expect_err("no dedicated instance").why, Why::DedicatedNotHere);
         assert!(rows[1].is_ok());
     }
 

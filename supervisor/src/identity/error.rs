@@ -133,6 +133,14 @@ pub enum IdentityError {
         /// What the crypto library said.
         problem: String,
     },
+    /// The certificate is not one that a server may present.
+    #[error("{what} is not a server's certificate: {problem}; put the server's own certificate first, then its CAs")]
+    NotAServer {
+        /// Which file.
+        what: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Peers would refuse it.
     #[error("{what} does not verify against this node's own bundle; renew it, or add its CA to bundle.pem")]
     Unverifiable {

@@ -1,27 +1,19 @@
 //! The files identity source: `<workload>.<tenant>.crt`, `<workload>.<tenant>.key` and `bundle.pem` in one folder.
 //!
-//! Every file is opened once and judged by its descriptor, so that nothing can be swapped between check and use. Paths are
-//! followed as they are: a Kubernetes secret's `..data` link may point elsewhere at every [`reload`](IdentitySource::reload).
+//! Each is read as [`disk`](super::disk) reads, and read again at every [`reload`](IdentitySource::reload).
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use arc_swap::ArcSwap;
-use nix::fcntl::OFlag;
 use nova_proto::ids::SpiffeId;
-use zeroize::Zeroizing;
 
+use super::disk::{Access, name, read};
 use super::{
     DEV_TRUST_DOMAIN, IdentityError, IdentityRequest, IdentitySource, RootSet, Svid, TrustBundles, TrustDomain, pem,
 };
-
-/// Far above any chain or bundle; keeps a wrong path (a log, a disk) from filling memory.
-const MAX_FILE: u64 = 1024 * 1024;
 
 /// Certificates on disk as identity source.
 pub struct FilesSource {
@@ -108,45 +100,8 @@ impl IdentitySource for FilesSource {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Access {
-    Public,
-    Secret,
-}
-
 fn read_bundle(dir: &Path, trust_domain: &TrustDomain) -> Result<TrustBundles, IdentityError> {
     let path = dir.join("bundle.pem");
     let roots = RootSet::from_pem(&name(&path), &read(&path, Access::Public)?)?;
     Ok(TrustBundles::new(trust_domain.clone(), Arc::new(roots)))
-}
-
-fn read(path: &Path, access: Access) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
-    let failed = |source| IdentityError::Read { path: path.to_owned(), source };
-    // O_NONBLOCK: opening a FIFO that somebody put there must not hang the control runtime.
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
-    check_file(path, &file, access)?;
-    // One allocation: a growing buffer would leave copies of a key behind.
-    let mut text = Zeroizing::new(Vec::with_capacity(MAX_FILE as usize + 1));
-    file.take(MAX_FILE + 1).read_to_end(&mut text).map_err(failed)?;
-    if text.len() as u64 > MAX_FILE {
-        return Err(IdentityError::NotAFile { path: path.to_owned(), max: MAX_FILE });
-    }
-    Ok(text)
-}
-
-fn check_file(path: &Path, file: &File, access: Access) -> Result<(), IdentityError> {
-    let facts = file.metadata().map_err(|source| IdentityError::Read { path: path.to_owned(), source })?;
-    if !facts.is_file() || facts.len() > MAX_FILE {
-        return Err(IdentityError::NotAFile { path: path.to_owned(), max: MAX_FILE });
-    }
-    let trusted_owner = facts.uid() == 0 || facts.uid() == nix::unistd::geteuid().as_raw();
-    if access == Access::Secret && (facts.mode() & 0o077 != 0 || !trusted_owner) {
-        let mode = facts.mode() & 0o7777;
-        return Err(IdentityError::KeyExposed { path: path.to_owned(), mode, uid: facts.uid() });
-    }
-    Ok(())
-}
-
-fn name(path: &Path) -> String {
-    path.display().to_string()
 }

@@ -6,8 +6,10 @@
 //! Sources: [`DevSource`] (an embedded CA, development only) and [`FilesSource`] (certificates on disk). Private keys live in
 //! this process alone: they are never logged, never written and never sent to a guest.
 
+mod certificate;
 mod dev;
 mod dev_ca;
+mod disk;
 mod error;
 mod files;
 mod leaf;
@@ -20,6 +22,7 @@ use std::sync::Arc;
 
 use nova_proto::ids::{PodUid, SpiffeId, TenantId, WorkloadId};
 
+pub use self::certificate::ServerCertificate;
 pub use self::dev::{DEV_TRUST_DOMAIN, DevSource, dev_spiffe_id};
 pub use self::dev_ca::{DevCa, Issued};
 pub use self::error::IdentityError;

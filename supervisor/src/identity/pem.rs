@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::IdentityError;
@@ -28,6 +28,24 @@ pub(super) fn private_key(what: &str, text: &[u8]) -> Result<Zeroizing<Vec<u8>>,
     let bytes = Zeroizing::new(key.secret_pkcs8_der().to_vec());
     key.zeroize();
     Ok(bytes)
+}
+
+/// A key that is overwritten when it is dropped.
+pub(super) struct Secret(pub(super) PrivateKeyDer<'static>);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// The one key of a PEM text, in any of the forms in which CAs hand them out: PKCS#8, PKCS#1 or SEC 1.
+pub(super) fn any_private_key(what: &str, text: &[u8]) -> Result<Secret, IdentityError> {
+    PrivateKeyDer::from_pem_slice(text).map(Secret).map_err(|_| IdentityError::Pem {
+        what: what.to_owned(),
+        section: "private key",
+        problem: "no well-formed 'BEGIN ... PRIVATE KEY' section".to_owned(),
+    })
 }
 
 /// One PEM section. The buffer is sized first, so that no growth leaves a copy behind.

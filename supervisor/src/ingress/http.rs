@@ -15,6 +15,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use nova_policy::host::Authority;
 
 use super::Ingress;
+use super::token::Bearer;
 use crate::audit::{Kind, Record};
 use crate::conn::body::{InFlight, ReplyBody, RequestBody};
 use crate::conn::reply::{end_gently, refusal};
@@ -36,6 +37,7 @@ struct Connection<'a> {
     ingress: &'a Ingress,
     conn: RefCell<Identified>,
     connect: Permit,
+    bearer: Bearer,
     gate: GateHandle,
     current: RefCell<Option<Permit>>,
     in_flight: Rc<InFlight>,
@@ -65,6 +67,7 @@ pub(super) async fn serve(ingress: &Ingress, conn: Identified, connect: Permit, 
         pool: ingress.dialer.pools().get(&pool_key(&conn, &connect)),
         identity: identity_header(&conn),
         source: source_header(conn.who.addr),
+        bearer: Bearer::of(&conn.spec, &connect),
         ingress,
         conn: RefCell::new(conn),
         connect,
@@ -194,7 +197,7 @@ impl Connection<'_> {
         }
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
         let input = self.connect.input().request(head.method.as_str(), &path);
-        let permit = self.ingress.decider.decide(input, record)?;
+        let permit = self.bearer.decide(&self.ingress.decider, &mut head.headers, input, record)?;
         self.current.replace(Some(permit.clone()));
         if let Some(identity) = &self.identity {
             head.headers.insert(headers::XFCC, identity.clone());

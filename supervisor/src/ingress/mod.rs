@@ -4,12 +4,14 @@
 //! tcp  --------------------------------\                 /-- raw:  decide(opaque)  -> guest, byte copy
 //!                                       decide(connect) <
 //! mtls -- handshake, exactly one peer --/                 \-- http: per request gate -> path -> decide(request) -> guest
+//! tls  -- handshake, no certificate ----/
 //! ```
 //! A caller without any grant is refused at `decide(connect)`, before a byte of its protocol is parsed.
 
 mod http;
 mod raw;
 mod tls;
+mod token;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -27,7 +29,7 @@ use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, PortMode, PortSpec, Protocol, Stage};
 use crate::state::policy::PolicyCell;
-use crate::tls::PeerVerifier;
+use crate::tls::{Certificates, PeerVerifier};
 
 /// The ingress service of one data-plane thread.
 pub struct Ingress {
@@ -39,6 +41,15 @@ pub struct Ingress {
     tls: tls::Terminator,
 }
 
+/// By what callers and we know each other.
+#[derive(Clone)]
+pub struct KnownBy {
+    /// Client certificates of `mtls` ports.
+    pub verifier: Arc<PeerVerifier>,
+    /// Server certificates that `tls` ports may name.
+    pub certificates: Arc<Certificates>,
+}
+
 impl Ingress {
     /// The service for this thread.
     #[must_use]
@@ -48,9 +59,10 @@ impl Ingress {
         audit: Arc<AuditSink>,
         policy: Arc<PolicyCell>,
         registry: Arc<Registry>,
-        verifier: Arc<PeerVerifier>,
+        known_by: KnownBy,
     ) -> Self {
-        Self { decider, dialer, audit, policy, registry, tls: tls::Terminator::new(verifier) }
+        let KnownBy { verifier, certificates } = known_by;
+        Self { decider, dialer, audit, policy, registry, tls: tls::Terminator::new(verifier, certificates) }
     }
 
     /// Serves one connection, from accept to close. What has no cut of its own (a handshake, a dial) ends with the endpoint
@@ -77,10 +89,12 @@ impl Ingress {
         let _ = outbound::tune(&tcp);
         let (stream, identity) = match port.mode {
             PortMode::Tcp => (Stream::Tcp(tcp), None),
-            PortMode::Mtls => match self.tls.accept(&endpoint, &port, tcp, &mut accepted.record).await {
-                Some((stream, identity)) => (stream, Some(identity)),
-                None => return,
-            },
+            PortMode::Mtls | PortMode::Tls => {
+                match self.tls.accept(&endpoint, &port, tcp, &mut accepted.record).await {
+                    Some(done) => done,
+                    None => return,
+                }
+            }
         };
         let conn = accepted.identified(Caller { identity, addr: Some(from) });
         self.decide_connection(conn, port, stream, from).await;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+pub use nova_policy::workloads::PortTls;
 use nova_proto::ids::{BootToken, PodUid, PortName, SpiffeId, TenantId, WorkloadId};
 use tokio::sync::watch;
 
@@ -72,6 +73,8 @@ pub struct PortSpec {
     pub mode: PortMode,
     /// What is spoken inside.
     pub protocol: Protocol,
+    /// What it says of TLS.
+    pub tls: PortTls,
     /// HTTP path of the health check; without one a connect is the check.
     pub health_path: Option<String>,
 }
@@ -90,6 +93,8 @@ pub enum Target {
 pub enum PortMode {
     /// Client certificate required.
     Mtls,
+    /// Server certificate only; decided by source address and token.
+    Tls,
     /// Byte copy, decided by source address.
     Tcp,
 }

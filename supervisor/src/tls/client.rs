@@ -10,7 +10,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, RootC
 
 use super::failure::{WrongPeer, other, to_rustls};
 use super::recent::identify_recent;
-use super::{SvidCell, TrustCell, VERSIONS, alpn_protocols, provider};
+use super::{SvidCell, TrustCell, VERSIONS, VERSIONS_WITH_1_2, alpn_protocols, provider};
 use crate::identity::{RootSet, Usage};
 use nova_proto::ids::SpiffeId;
 
@@ -47,7 +47,8 @@ pub enum ExternalRoots {
     Custom(Arc<RootSet>),
 }
 
-/// The configuration for connections to external hosts: the usual check of chain and DNS name, no client certificate, SNI on.
+/// The configuration for connections to external hosts: the usual check of chain and DNS name, no client certificate, SNI on. TLS 1.2 is
+/// spoken to those that know no better.
 ///
 /// Keep it per roots and ALPN; the web's is about 150 roots large, which all such configurations share.
 ///
@@ -62,7 +63,7 @@ pub fn client_config_for_external(roots: &ExternalRoots, alpn: &[&[u8]]) -> Resu
         .build()
         .map_err(|error| Error::General(format!("no CA certificate of the rule is valid now: {error}")))?;
     let mut config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(VERSIONS)?
+        .with_protocol_versions(VERSIONS_WITH_1_2)?
         .with_webpki_verifier(verifier)
         .with_no_client_auth();
     config.alpn_protocols = alpn_protocols(alpn);

@@ -1,13 +1,15 @@
-//! TLS of the data plane: 1.3 only, no resumption, identities from [`crate::identity`].
+//! TLS of the data plane: no resumption, identities from [`crate::identity`]. Version 1.3; 1.2 as well towards hosts outside and
+//! on ports that ask for it.
 //!
 //! ```text
-//! inbound   server_config(svid, verifier)  -> handshake -> quickack -> peer_identity(conn, verifier)
+//! inbound   port_config(svid or file, clients, versions) -> handshake -> quickack -> peer_identity(conn, verifier)
 //! outbound  client_config_for_workload(svid, trust, expected)   exactly that SPIFFE ID, our own bundle
 //!           client_config_for_external(roots)                   DNS name, web roots or the rule's own CA
 //! ```
 //! A resumed session would keep an identity alive after its certificate, so there are no tickets and no session store. SVIDs
 //! and roots sit in cells ([`SvidCell`], [`TrustCell`]): rotation changes the cell and needs no new configuration.
 
+mod certificates;
 mod client;
 mod failure;
 mod peer_verifier;
@@ -20,10 +22,11 @@ use std::sync::{Arc, LazyLock};
 use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
 
+pub use self::certificates::{CertificateCell, Certificates};
 pub use self::client::{ExternalRoots, client_config_for_external, client_config_for_workload};
 pub use self::failure::HandshakeFailure;
 pub use self::peer_verifier::{PeerVerifier, peer_identity};
-pub use self::server::{quickack, server_config};
+pub use self::server::{Clients, Versions, port_config, quickack, server_config};
 pub use self::svid_cell::SvidCell;
 pub use crate::identity::PeerIdentity;
 use crate::identity::TrustBundles;
@@ -31,8 +34,10 @@ use crate::identity::TrustBundles;
 /// The trust bundles in force, shared by all configurations of the node.
 pub type TrustCell = ArcSwap<TrustBundles>;
 
-/// The only protocol versions that are spoken.
+/// What is spoken unless somebody says otherwise, and always between workloads.
 static VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];
+/// What is spoken to hosts outside, and on ports that say so.
+static VERSIONS_WITH_1_2: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 /// ALPN name of HTTP/1.1.
 pub const ALPN_HTTP1: &[u8] = b"http/1.1";

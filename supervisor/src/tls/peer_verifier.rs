@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
-use rustls::crypto::verify_tls13_signature;
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, ServerConnection, SignatureScheme};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConnection, SignatureScheme};
 
 use super::failure::to_rustls;
 use super::recent::identify_recent;
@@ -73,11 +73,11 @@ impl ClientCertVerifier for PeerVerifier {
 
     fn verify_tls12_signature(
         &self,
-        _message: &[u8],
-        _leaf: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        Err(PeerIncompatible::Tls12NotOffered.into())
+        verify_tls12_signature(message, leaf, signature, &provider().signature_verification_algorithms)
     }
 
     fn verify_tls13_signature(

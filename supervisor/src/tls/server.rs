@@ -1,13 +1,31 @@
-//! The server side of an mtls port.
+//! The server side of ports of mode `mtls` and `tls`.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustls::ServerConfig;
-use rustls::server::NoServerSessionStorage;
+use rustls::server::{NoServerSessionStorage, ResolvesServerCert};
 
-use super::{PeerVerifier, SvidCell, VERSIONS, alpn_protocols, provider};
+use super::{PeerVerifier, SvidCell, VERSIONS, VERSIONS_WITH_1_2, alpn_protocols, provider};
+
+/// What is asked of clients.
+#[derive(Debug, Clone)]
+pub enum Clients {
+    /// A certificate, always.
+    Verified(Arc<PeerVerifier>),
+    /// Nothing: who they are shows elsewhere, or not at all.
+    Anonymous,
+}
+
+/// Which versions are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Versions {
+    /// 1.3.
+    Tls13,
+    /// 1.2 as well: ECDHE with AEAD suites only, since the library has no others. No renegotiation, no tickets.
+    Tls12Too,
+}
 
 /// The configuration of an endpoint's mtls ports: TLS 1.3, a client certificate always, no resumption of any kind.
 ///
@@ -20,10 +38,29 @@ pub fn server_config(
     verifier: Arc<PeerVerifier>,
     alpn: &[&[u8]],
 ) -> Result<Arc<ServerConfig>, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(VERSIONS)?
-        .with_client_cert_verifier(verifier)
-        .with_cert_resolver(svid);
+    port_config(svid, Clients::Verified(verifier), Versions::Tls13, alpn)
+}
+
+/// The configuration of any port that terminates TLS: what it presents, what it asks for, what it speaks.
+///
+/// # Errors
+/// Only if the crypto provider lacks a version.
+pub fn port_config(
+    certificate: Arc<dyn ResolvesServerCert>,
+    clients: Clients,
+    versions: Versions,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let versions = match versions {
+        Versions::Tls13 => VERSIONS,
+        Versions::Tls12Too => VERSIONS_WITH_1_2,
+    };
+    let builder = ServerConfig::builder_with_provider(provider()).with_protocol_versions(versions)?;
+    let builder = match clients {
+        Clients::Verified(verifier) => builder.with_client_cert_verifier(verifier),
+        Clients::Anonymous => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(certificate);
     config.alpn_protocols = alpn_protocols(alpn);
     config.send_tls13_tickets = 0;
     config.session_storage = Arc::new(NoServerSessionStorage {});

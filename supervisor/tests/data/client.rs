@@ -8,7 +8,10 @@ use std::time::Duration;
 use nova_supervisor::identity::Issued;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+    SupportedProtocolVersion,
+};
 use socket2::{Domain, Socket, Type};
 
 use super::{Answer, PATIENCE, read_answer};
@@ -31,6 +34,15 @@ impl Tls {
             stream.conn.complete_io(&mut stream.sock)?;
         }
         Ok(Self(stream))
+    }
+
+    pub fn conn(&self) -> &ClientConnection {
+        &self.0.conn
+    }
+
+    /// What the server presented first.
+    pub fn server_certificate(&self) -> CertificateDer<'static> {
+        self.0.conn.peer_certificates().expect("a server has one")[0].clone().into_owned()
     }
 
     pub fn tcp(&self) -> &TcpStream {
@@ -97,8 +109,12 @@ pub fn dial(from: &str, to: &str) -> io::Result<TcpStream> {
 }
 
 pub fn config(who: Option<&Issued>) -> Arc<ClientConfig> {
+    config_of(who, rustls::DEFAULT_VERSIONS)
+}
+
+pub fn config_of(who: Option<&Issued>, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
-        .with_safe_default_protocol_versions()
+        .with_protocol_versions(versions)
         .expect("versions")
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(AnyServer));

@@ -25,7 +25,7 @@ use nova_proto::ids::SpiffeId;
 use nova_supervisor::identity::{DevCa, Issued};
 use serde_json::{Value, json};
 
-pub use client::{Tls, TlsError, config, dial};
+pub use client::{Tls, TlsError, config, config_of, dial};
 pub use guest::{App, Guest, Link, hello, polite};
 pub use http::{Answer, header, read_answer, read_answer_to, read_head, read_request};
 pub use upstream::{Upstream, server_config};
@@ -142,6 +142,12 @@ pub struct Plan {
     /// Whether the links carry half-close; if not, connections are framed.
     pub half_close: bool,
     pub lab: bool,
+    /// Further lines of `[identity]`.
+    pub identity: String,
+    /// Further sections of the configuration.
+    pub sections: String,
+    /// Makes files of the node's folder before it starts.
+    pub prepare: fn(&std::path::Path, &DevCa),
 }
 
 impl Default for Plan {
@@ -152,6 +158,9 @@ impl Default for Plan {
             hosts: Vec::new(),
             half_close: true,
             lab: true,
+            identity: String::new(),
+            sections: String::new(),
+            prepare: |_, _| {},
         }
     }
 }
@@ -196,6 +205,7 @@ impl Node {
         })
         .expect("written");
         fs::write(dir.path().join("endpoints.yaml"), &endpoints).expect("written");
+        (plan.prepare)(dir.path(), &ca);
         let (child, pid) = spawn(&dir, &net, &plan, &ca);
         let node = Self {
             dir,
@@ -294,7 +304,13 @@ impl Node {
         self.put("endpoints.yaml", text.as_bytes());
     }
 
-    fn put(&self, name: &str, bytes: &[u8]) {
+    /// What `ready` warns of.
+    pub fn warnings(&self) -> String {
+        self.ask(&json!({"op": "ready"})).map(|ready| ready["warnings"].to_string()).unwrap_or_default()
+    }
+
+    /// Puts a file in the node's folder in one step.
+    pub fn put(&self, name: &str, bytes: &[u8]) {
         let beside = self.dir.path().join(format!("{name}.new"));
         fs::write(&beside, bytes).expect("written");
         fs::rename(beside, self.dir.path().join(name)).expect("renamed");
@@ -434,12 +450,13 @@ fn config_text(net: &str, plan: &Plan, ca_fd: i32) -> String {
             format!("\"{name}\" = [{}]", list.join(", "))
         })
         .collect();
+    let (identity, sections) = (&plan.identity, plan.sections.replace("NET", net));
     let lab = if plan.lab { "[lab]\nallow_destinations = [\"127.0.0.0/8\"]\n" } else { "" };
     format!(
         "[node]\nid = \"node-1\"\nmode = \"dev\"\nworkers = 2\n[endpoints]\nfile = \"endpoints.yaml\"\n\
          [policy]\nbundle = \"bundle.tar.gz\"\nkeys = \"keys.json\"\nstore = \"store\"\n\
-         [identity]\nsource = \"dev\"\nca_fd = {ca_fd}\n[guests]\nroot = \"guests\"\n[routes]\nmode = \"none\"\n\
-         [resolver]\nhosts = {{ {} }}\n[audit]\nfile = \"audit.jsonl\"\n[admin]\nsocket = \"admin.sock\"\n{lab}",
+         [identity]\nsource = \"dev\"\nca_fd = {ca_fd}\n{identity}[guests]\nroot = \"guests\"\n[routes]\nmode = \"none\"\n\
+         [resolver]\nhosts = {{ {} }}\n[audit]\nfile = \"audit.jsonl\"\n[admin]\nsocket = \"admin.sock\"\n{lab}{sections}",
         hosts.join(", ")
     )
 }

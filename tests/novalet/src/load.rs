@@ -139,6 +139,9 @@ fn port(port: &workloads::Port) -> control::Port {
         target_unix,
         mode: mode as i32,
         protocol: protocol as i32,
+        tls12: port.tls.tls12,
+        certificate: port.tls.certificate.clone().unwrap_or_default(),
+        strip_token: port.tls.strip_token,
         ..control::Port::default()
     }
 }

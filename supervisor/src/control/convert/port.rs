@@ -8,19 +8,36 @@ use nova_proto::ids::PortName;
 use super::{Mistakes, one_segment};
 use crate::control::order::HealthPlan;
 use crate::control::why::Why;
-use crate::state::endpoint::{PortMode, PortSpec, Protocol, Target};
+use crate::state::endpoint::{PortMode, PortSpec, PortTls, Protocol, Target};
 
 /// Also the longest time a check may take.
 const LONGEST_CHECK: u32 = 60_000;
 
 /// Converts one port; `None` with a mistake noted.
 pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(PortSpec, Option<HealthPlan>)> {
-    let proto::Port { name, port, target_port, mode, protocol, target_unix, proxy_protocol_v2, health } = message;
+    let proto::Port {
+        name,
+        port,
+        target_port,
+        mode,
+        protocol,
+        target_unix,
+        proxy_protocol_v2,
+        health,
+        tls12,
+        certificate,
+        strip_token,
+    } = message;
     if proxy_protocol_v2 {
         mistakes.add(Why::UnsupportedFeature, format!("port {name:?}: PROXY v2 is not sent by this version"));
     }
     let mode = self::mode(&name, mode, mistakes);
     let protocol = self::protocol(&name, protocol, mistakes);
+    let certificate = (!certificate.is_empty()).then_some(certificate);
+    let tls = PortTls { tls12, certificate, strip_token };
+    if let Some(problem) = misplaced(&tls, mode, protocol) {
+        mistakes.add(Why::BadPort, format!("port {name:?}: {problem}"));
+    }
     let target = self::target(&name, target_port, &target_unix, mistakes);
     let health = health.map(|health| self::health(&name, health, mistakes));
     let number = mistakes.keep(Why::BadPort, port_number(port, &name));
@@ -32,7 +49,8 @@ pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(
             (path, Some(plan))
         }
     };
-    let port = PortSpec { name: name?, port: number?, target: target?, mode: mode?, protocol: protocol?, health_path };
+    let (mode, protocol) = (mode?, protocol?);
+    let port = PortSpec { name: name?, port: number?, target: target?, mode, protocol, tls, health_path };
     Some((port, plan))
 }
 
@@ -46,13 +64,22 @@ fn mode(name: &str, mode: i32, mistakes: &mut Mistakes) -> Option<PortMode> {
     match Mode::try_from(mode) {
         Ok(Mode::Mtls) => return Some(PortMode::Mtls),
         Ok(Mode::Tcp) => return Some(PortMode::Tcp),
-        Ok(Mode::Tls) => {
-            let message = format!("port {name:?}: mode tls is not served by this version; use mtls or tcp");
-            mistakes.add(Why::UnsupportedMode, message);
-        }
+        Ok(Mode::Tls) => return Some(PortMode::Tls),
         Err(_) => mistakes.add(Why::UnsupportedMode, format!("port {name:?}: mode {mode} is unknown to this version")),
     }
     None
+}
+
+/// What a port says of TLS although it has none, or none of that kind.
+fn misplaced(tls: &PortTls, mode: Option<PortMode>, protocol: Option<Protocol>) -> Option<&'static str> {
+    let (mode, protocol) = (mode?, protocol?);
+    if tls.tls12 && mode == PortMode::Tcp {
+        return Some("tls12 means nothing on a port of mode tcp");
+    }
+    if (tls.certificate.is_some() || tls.strip_token) && mode != PortMode::Tls {
+        return Some("certificate and strip_token mean something on ports of mode tls only");
+    }
+    (tls.strip_token && protocol == Protocol::Raw).then_some("strip_token needs a protocol whose requests are read")
 }
 
 fn protocol(name: &str, protocol: i32, mistakes: &mut Mistakes) -> Option<Protocol> {

@@ -2,7 +2,7 @@ use nova_proto::control as proto;
 use nova_proto::control::endpoint::Backend as ProtoBackend;
 
 use super::*;
-use crate::state::endpoint::{PortMode, Protocol, Target};
+use crate::state::endpoint::{PortMode, PortTls, Protocol, Target};
 
 fn message() -> proto::Endpoint {
     proto::Endpoint {
@@ -81,8 +81,7 @@ fn an_identity_of_another_workload_is_refused() {
 #[test]
 fn what_this_version_does_not_serve_is_refused_instead_of_served_otherwise() {
     // covers: A2 (K30)
-    use proto::port::{Mode, Proto};
-    assert_eq!(refused(|m| m.ports[0].mode = Mode::Tls as i32), Why::UnsupportedMode);
+    use proto::port::Proto;
     assert_eq!(refused(|m| m.ports[0].mode = 9), Why::UnsupportedMode);
     assert_eq!(refused(|m| m.ports[0].protocol = Proto::Grpc as i32), Why::UnsupportedProtocol);
     assert_eq!(refused(|m| m.ports[0].protocol = 9), Why::UnsupportedProtocol);
@@ -97,6 +96,31 @@ fn what_this_version_does_not_serve_is_refused_instead_of_served_otherwise() {
     assert_eq!(refused(|m| m.limits = Some(limits)), Why::UnsupportedLimit);
     let uds = ProtoBackend::Uds(proto::UdsCarrier { file: "a.sock".into() });
     assert_eq!(refused(|m| m.backend = Some(uds)), Why::UnsupportedBackend);
+}
+
+// covers: C1a
+#[test]
+fn what_a_port_says_of_a_kind_of_tls_that_it_does_not_speak_is_refused() {
+    use proto::port::{Mode, Proto};
+    let with = |mode: Mode, protocol: Proto, change: fn(&mut proto::Port)| {
+        let mut message = message();
+        let port = &mut message.ports[0];
+        (port.mode, port.protocol) = (mode as i32, protocol as i32);
+        change(port);
+        endpoint(message).map_err(|rejection| rejection.why)
+    };
+    assert_eq!(with(Mode::Tcp, Proto::Raw, |p| p.tls12 = true), Err(Why::BadPort));
+    assert_eq!(with(Mode::Mtls, Proto::Http, |p| p.certificate = "edge".into()), Err(Why::BadPort));
+    assert_eq!(with(Mode::Mtls, Proto::Http, |p| p.strip_token = true), Err(Why::BadPort));
+    assert_eq!(with(Mode::Tls, Proto::Raw, |p| p.strip_token = true), Err(Why::BadPort));
+    let all = |p: &mut proto::Port| {
+        (p.tls12, p.strip_token) = (true, true);
+        p.certificate = "edge".into();
+    };
+    let order = with(Mode::Tls, Proto::Http, all).expect("a tls port may say all of it");
+    let tls = PortTls { tls12: true, certificate: Some("edge".into()), strip_token: true };
+    assert_eq!((order.spec.ports[0].mode, &order.spec.ports[0].tls), (PortMode::Tls, &tls));
+    assert!(with(Mode::Mtls, Proto::Http, |p| p.tls12 = true).expect("also mtls").spec.ports[0].tls.tls12);
 }
 
 #[test]
