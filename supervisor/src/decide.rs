@@ -148,7 +148,8 @@ pub async fn until_cut(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Rea
             Event::PolicyChanged if decider.still_allows(permit) => {}
             Event::PolicyChanged => return Reason::PolicyRevoked,
             Event::Closed => return Reason::Draining,
-            Event::Draining => {}
+            Event::PeerEnded(reason) => return reason,
+            Event::Draining | Event::PeerEnding(_) => {}
         }
     }
 }

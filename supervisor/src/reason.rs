@@ -52,6 +52,8 @@ pub enum Reason {
     PeerUntrusted,
     /// TLS: the peer's certificate is not valid now.
     PeerExpired,
+    /// TLS: a CA took the peer's certificate back.
+    PeerRevoked,
     /// TLS: the handshake failed otherwise.
     HandshakeFailed,
     /// TLS: the handshake did not end in time.
@@ -118,6 +120,7 @@ impl Reason {
             Self::NoClientCert => "no_client_cert",
             Self::PeerUntrusted => "peer_untrusted",
             Self::PeerExpired => "peer_expired",
+            Self::PeerRevoked => "peer_revoked",
             Self::HandshakeFailed => "handshake_failed",
             Self::HandshakeTimeout => "handshake_timeout",
             Self::AppTlsToWorkload => "app_tls_to_workload",
@@ -168,6 +171,7 @@ impl Reason {
             | Self::NoClientCert
             | Self::PeerUntrusted
             | Self::PeerExpired
+            | Self::PeerRevoked
             | Self::HandshakeFailed
             | Self::HandshakeTimeout
             | Self::ResolveFailed

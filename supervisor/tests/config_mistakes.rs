@@ -255,3 +255,54 @@ socket = "/run/nova/admin.sock"
     assert!(config.resolver.hosts.contains(&one), "{:?}", config.resolver.hosts);
     assert!(!config.audit.required);
 }
+
+// covers: C2f
+// covers: C1b
+#[test]
+fn lists_of_tables_are_read_entry_by_entry_with_their_own_mistakes() {
+    let with = |identity: &str, more: &str| {
+        format!("{}{more}", GOOD.replace("source = \"dev\"", &format!("source = \"dev\"\n{identity}")))
+    };
+    for (bad, wanted) in [
+        ("federated = [{trust_domain = \"dev.invalid\", bundle = \"a.pem\"}]", "belongs to the dev identity source"),
+        ("federated = [{trust_domain = \"a.test\"}]", "says no bundle"),
+        ("federated = [{trust_domain = \"a.test\", bundle = \"a.pem\", nmae = \"a\"}]", "has no key \"nmae\""),
+        (
+            "federated = [{trust_domain = \"a.test\", bundle = \"a.pem\", name = \"spiffe\"}]",
+            "not the name of an external",
+        ),
+        ("federated = [\"a.test\"]", "is not a table"),
+        (
+            "federated = [{trust_domain = \"a.test\", bundle = \"a\"}, {trust_domain = \"a.test\", bundle = \"b\", name = \"b\"}]",
+            "there twice",
+        ),
+    ] {
+        let got = mistakes(&with(bad, ""));
+        assert!(got.len() == 1 && got[0].contains("identity.federated") && got[0].contains(wanted), "{bad}: {got:?}");
+    }
+    for (bad, wanted) in [
+        ("[certificates]\nname = \"a\"\n", "must be a list of tables"),
+        ("[[certificates]]\nname = \"a\"\nchain = \"a.crt\"\n", "certificates.key: is missing"),
+        ("[[certificates]]\nname = \"A\"\nchain = \"a.crt\"\nkey = \"a.key\"\n", "certificates.name"),
+        (
+            "[[certificates]]\nname = \"a\"\nchian = \"a.crt\"\nchain = \"a.crt\"\nkey = \"a.key\"\n",
+            "did you mean chain?",
+        ),
+    ] {
+        let got = mistakes(&with("", bad));
+        assert!(got.len() == 1 && got[0].contains(wanted), "{bad}: {got:?}");
+    }
+    let good = with(
+        "federated = [{trust_domain = \"a.test\", bundle = \"a.pem\"}]\ncrls = \"crls\"\npeer_grace = \"5s\"",
+        "[[certificates]]\nname = \"a\"\nchain = \"a.crt\"\nkey = \"a.key\"\n[[certificates]]\nname = \"b\"\nchain = \"b\"\nkey = \"b\"\n",
+    );
+    let config = parse(&good).expect("no mistake");
+    assert_eq!(config.trust.federated[0].name, "a-test");
+    assert_eq!(config.trust.federated[0].bundle, Path::new("/etc/nova/a.pem"));
+    assert_eq!(config.trust.crls, [Path::new("/etc/nova/crls")]);
+    assert_eq!(
+        (config.trust.peer_grace, config.trust.crl_grace),
+        (Duration::from_secs(5), Duration::from_secs(86_400))
+    );
+    assert_eq!(config.certificates.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
+}

@@ -113,7 +113,7 @@ async fn a_ca_read_from_a_descriptor_issues_svids_that_peers_accept() {
     let server = Server::new(cell("service-a"), &trust);
     let outcome = connect(&server, &workload_client(&cell("x"), &trust, callee)).await;
     assert_eq!(outcome.client, Ok(()));
-    assert_eq!(outcome.server.expect("x").spiffe_id, id("spiffe://dev.invalid/t/t/w/x"));
+    assert_eq!(outcome.server.expect("x").spiffe_id, Some(id("spiffe://dev.invalid/t/t/w/x")));
 
     // The raw client of the demo's row 4: an SVID that the lab issued itself from the same CA.
     let stolen = lab.issue(&id("spiffe://dev.invalid/t/t/w/x"), "x.t.nova", Duration::from_secs(60)).expect("issued");

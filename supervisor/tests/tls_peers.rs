@@ -55,6 +55,7 @@ async fn a_ca_of_the_same_name_is_another_ca() {
 }
 
 // covers: A7c (attack T3)
+// covers: C2a
 #[tokio::test]
 async fn a_partner_ca_that_signs_one_of_our_ids_is_refused() {
     let (own, partner) = two_cas();
@@ -69,6 +70,7 @@ async fn our_own_ca_vouches_for_no_other_domain() {
 }
 
 // covers: A7c
+// covers: C2a
 #[tokio::test]
 async fn a_certificate_outside_its_time_is_refused() {
     let (own, partner) = two_cas();
@@ -90,6 +92,7 @@ async fn a_root_whose_time_is_over_vouches_for_nobody() {
 }
 
 // covers: A7c
+// covers: C2a
 #[tokio::test]
 async fn a_ca_certificate_is_nobodys_own() {
     let (own, partner) = two_cas();
@@ -100,6 +103,7 @@ async fn a_ca_certificate_is_nobodys_own() {
 }
 
 // covers: A7c
+// covers: C2a
 #[tokio::test]
 async fn a_key_that_may_sign_certificates_or_not_handshakes_is_refused() {
     let (own, partner) = two_cas();
@@ -115,6 +119,7 @@ async fn a_key_that_may_sign_certificates_or_not_handshakes_is_refused() {
 }
 
 // covers: A7c
+// covers: C2a
 #[tokio::test]
 async fn not_exactly_one_canonical_spiffe_id_is_refused() {
     let (own, partner) = two_cas();
@@ -140,6 +145,7 @@ async fn not_exactly_one_canonical_spiffe_id_is_refused() {
 }
 
 // covers: A7c
+// covers: C2a
 #[tokio::test]
 async fn a_certificate_for_servers_only_cannot_call() {
     let (own, partner) = two_cas();
@@ -148,6 +154,7 @@ async fn a_certificate_for_servers_only_cannot_call() {
 }
 
 // covers: A7c
+// covers: C2a
 #[tokio::test]
 async fn an_svid_cannot_sign_another_svid() {
     let (own, partner) = two_cas();
@@ -243,7 +250,7 @@ async fn a_workload_of_our_own_domain_is_named_without_a_ca() {
     assert_eq!(outcome.client, Ok(()));
     assert_eq!(outcome.alpn.as_deref(), Some(b"http/1.1".as_slice()));
     let peer = outcome.server.expect("our own workload");
-    assert_eq!((peer.spiffe_id, peer.ca), (id(X), None));
+    assert_eq!((peer.spiffe_id, peer.ca), (Some(id(X)), None));
     assert_eq!(peer.cert_sha256.len(), 64);
     assert!(peer.not_after > SystemTime::now());
 }
@@ -259,7 +266,7 @@ async fn a_partner_is_named_with_the_ca_that_vouches_for_it() {
         let mut leaf = middle.issue(PARTNER);
         leaf.chain.push(middle.der());
         let peer = connect(&server, &raw_client(Some(leaf))).await.server.expect("a partner");
-        assert_eq!((peer.spiffe_id, peer.ca.as_deref()), (id(PARTNER), Some("partner-ca")));
+        assert_eq!((peer.spiffe_id, peer.ca.as_deref()), (Some(id(PARTNER)), Some("partner-ca")));
     }
     // The same ID from another partner is another peer.
     let peer = connect(&server, &raw_client(Some(other.issue(PARTNER)))).await.server.expect("another partner");

@@ -217,7 +217,7 @@ fn commands(document: &str) -> Vec<String> {
 fn configuration_keys() -> BTreeMap<String, BTreeSet<String>> {
     let source = read("supervisor/src/config/sections.rs") + &read("supervisor/src/config/tables.rs");
     let mut keys: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for function in source.split("\nfn ").skip(1) {
+    for function in source.replace("\npub(super) fn ", "\nfn ").split("\nfn ").skip(1) {
         let name = function.split(['(', '<']).next().unwrap_or_default();
         let own = ["document.section(\"", "document.optional_section(\"", "document.tables(\""]
             .iter()
@@ -228,7 +228,7 @@ fn configuration_keys() -> BTreeMap<String, BTreeSet<String>> {
             (Some((_, section)), _) => format!("[{section}]"),
             (None, "run_as") => "[node]".to_owned(),
             (None, "bundle_source") => "[policy]".to_owned(),
-            (None, "dev_identity") => "[identity]".to_owned(),
+            (None, "dev_identity" | "trust") => "[identity]".to_owned(),
             (None, _) => continue,
         };
         let entry = keys.entry(section).or_default();

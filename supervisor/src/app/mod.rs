@@ -9,6 +9,7 @@ mod certificates;
 mod data;
 mod identity;
 mod plane;
+mod trust;
 
 use std::io;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use std::time::SystemTime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use self::trust::Trust;
 use crate::accept::Workers;
 use crate::admin::{self, AdminHandles, AdminSocket, Check};
 use crate::audit::AuditSink;
@@ -104,21 +106,24 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     let mut interrupt = stop_signal(SignalKind::interrupt())?;
     let mut terminate = stop_signal(SignalKind::terminate())?;
     let source = identity::open(&config)?;
-    let trust = Arc::new(identity::trust_cell(source.as_ref()));
+    let trust = Arc::new(Trust::open(Arc::clone(&source), config.trust.clone())?);
     let (presence_lost, lost_guests) = mpsc::unbounded_channel();
     let certificates = Arc::new(Certificates::open(&config.certificates)?);
-    let known_by = KnownBy { verifier: PeerVerifier::new(Arc::clone(&trust)), certificates };
+    let verifier = PeerVerifier::with_grace(Arc::clone(trust.cell()), config.trust.peer_grace);
+    let known_by = KnownBy { verifier, certificates };
     let shared = shared(&config, known_by, presence_lost)?;
-    let feed = open_feed(&config, &shared, identity::trust_external_cas(Arc::clone(&source), Arc::clone(&trust)))?;
+    let follower = Arc::clone(&trust);
+    let feed = open_feed(&config, &shared, move |policy| follower.follow(Some(policy)))?;
     let (plane, workers) = start_data_plane(&config, &shared, handle)?;
     let control = start_control(&config, &shared, Arc::clone(&source), routes, plane, lost_guests);
-    if let IdentityConfig::Files { dir, .. } = &config.identity {
-        let parts = (source, Arc::clone(&shared.policy), trust);
-        tokio::spawn(identity::watch_files(dir.clone(), parts, control.clone()));
-    }
+    let dir = match &config.identity {
+        IdentityConfig::Files { dir, .. } => Some(dir.clone()),
+        IdentityConfig::Dev { .. } => None,
+    };
+    tokio::spawn(trust::watch(Arc::clone(&trust), dir, Arc::clone(&shared.policy), control.clone()));
     tokio::spawn(certificates::watch(Arc::clone(&shared.known_by.certificates)));
     let admin = AdminSocket::bind(&config.admin.socket)?;
-    let handles = Arc::new(admin_handles(&config, &shared, feed));
+    let handles = Arc::new(admin_handles(&config, &shared, feed, trust));
     tracing::info!(node = %config.node.id, instance = %config.node.instance, admin = %admin.path().display(), "serving");
     let stopped = async {
         tokio::select! {
@@ -232,7 +237,7 @@ fn start_control(
     control
 }
 
-fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>) -> AdminHandles {
+fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>, trust: Arc<Trust>) -> AdminHandles {
     let audit = Arc::clone(&shared.audit);
     let certificates = Arc::clone(&shared.known_by.certificates);
     let mut warnings = Vec::new();
@@ -257,6 +262,9 @@ fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>) 
             }),
         }],
         warnings,
-        watches: vec![Box::new(move || certificates.warnings(SystemTime::now()))],
+        watches: vec![
+            Box::new(move || certificates.warnings(SystemTime::now())),
+            Box::new(move || trust.warnings(SystemTime::now())),
+        ],
     }
 }

@@ -41,6 +41,8 @@ pub struct Config {
     pub policy: PolicyConfig,
     /// Where SVIDs come from.
     pub identity: IdentityConfig,
+    /// Whom else we believe, and for how long.
+    pub trust: TrustConfig,
     /// How guests are reached.
     pub guests: GuestConfig,
     /// Who adds the routes of workload addresses.
@@ -162,6 +164,30 @@ pub enum IdentityConfig {
         /// Whose SVIDs they are.
         trust_domain: String,
     },
+}
+
+/// The part of `[identity]` about peers.
+#[derive(Debug, Clone)]
+pub struct TrustConfig {
+    /// Other trust domains.
+    pub federated: Vec<FederatedConfig>,
+    /// Revocation lists: files, or folders of them.
+    pub crls: Vec<PathBuf>,
+    /// How long a list is used past its end.
+    pub crl_grace: Duration,
+    /// How long a connection may go on past the end of its peer's certificate.
+    pub peer_grace: Duration,
+}
+
+/// Another trust domain.
+#[derive(Debug, Clone)]
+pub struct FederatedConfig {
+    /// Its name, without `spiffe://`.
+    pub trust_domain: String,
+    /// Its CA certificates, PEM.
+    pub bundle: PathBuf,
+    /// What rules call it in `external_ca`.
+    pub name: String,
 }
 
 /// One of `[[certificates]]`

@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use nova_policy::workloads::DEV_TRUST_DOMAIN;
 
 use super::document::{Document, Section};
 use super::error::ConfigErrors;
 use super::{
     AdminConfig, AuditConfig, BundleSource, Config, EndpointSource, GuestConfig, HttpSource, IdentityConfig, Mode,
-    NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig,
+    NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig, TrustConfig,
 };
 use super::{tables, value};
 
@@ -60,7 +61,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
     let (node, setting) = node(document);
     let endpoints = endpoints(document);
     let policy = policy(document);
-    let identity = identity(document, setting);
+    let (identity, trust) = identity(document, setting);
     let guests = guests(document, setting);
     let routes = routes(document);
     let resolver = resolver(document);
@@ -73,6 +74,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
         endpoints: endpoints?,
         policy: policy?,
         identity: identity?,
+        trust,
         guests: guests?,
         routes: routes?,
         resolver,
@@ -177,7 +179,7 @@ fn bundle_source(section: &mut Section<'_>) -> Option<BundleSource> {
     url.map(|url| BundleSource::Http(HttpSource { url, ca, poll_wait }))
 }
 
-fn identity(document: &Document<'_>, setting: Setting) -> Option<IdentityConfig> {
+fn identity(document: &Document<'_>, setting: Setting) -> (Option<IdentityConfig>, TrustConfig) {
     let mut section = document.section("identity");
     let sources = value::word(&["dev", "files"]);
     let source = section.required("source", sources, "write \"files\", or \"dev\" in a lab");
@@ -195,8 +197,13 @@ fn identity(document: &Document<'_>, setting: Setting) -> Option<IdentityConfig>
             None
         }
     };
+    let own = match &identity {
+        Some(IdentityConfig::Files { trust_domain, .. }) => trust_domain.as_str(),
+        _ => DEV_TRUST_DOMAIN,
+    };
+    let trust = tables::trust(&mut section, own);
     section.finish();
-    identity
+    (identity, trust)
 }
 
 fn dev_identity(section: &mut Section<'_>, setting: Setting) -> IdentityConfig {

@@ -99,6 +99,34 @@ pub(super) fn trust_domain(value: &DeValue<'_>) -> Parsed<String> {
     Err(Mistake::new(format!("{text:?} is not a trust domain"), "use 1 to 255 of a-z, 0-9, '.', '-' and '_'"))
 }
 
+/// Another trust domain: an inline table.
+pub(super) fn federated(value: &DeValue<'_>) -> Parsed<super::FederatedConfig> {
+    let remedy = "write {trust_domain = \"partner.example\", bundle = \"partner.pem\", name = \"partner\"}";
+    let table = value.as_table().ok_or_else(|| Mistake::new("is not a table", remedy))?;
+    let known = ["trust_domain", "bundle", "name"];
+    if let Some((key, _)) = table.iter().find(|(key, _)| !known.contains(&key.get_ref().as_ref())) {
+        return Err(Mistake::new(format!("has no key {:?}", key.get_ref()), remedy));
+    }
+    let need = |key: &str| {
+        let found = table.get(key).map(toml::Spanned::get_ref);
+        found.ok_or_else(|| Mistake::new(format!("says no {key}"), remedy))
+    };
+    let trust_domain = self::trust_domain(need("trust_domain")?)?;
+    let bundle = path(need("bundle")?)?;
+    let name = match table.get("name") {
+        Some(value) => text(value.get_ref())?.to_owned(),
+        None => trust_domain.replace(['.', '_'], "-"),
+    };
+    let fits = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if !(1..=63).contains(&name.len()) || !name.bytes().all(fits) || ["spiffe", "nova"].contains(&name.as_str()) {
+        return Err(Mistake::new(
+            format!("{name:?} is not the name of an external CA"),
+            "use 1 to 63 of a-z, 0-9 and '-'",
+        ));
+    }
+    Ok(super::FederatedConfig { trust_domain, bundle, name })
+}
+
 /// The address of a bundle server.
 pub(super) fn bundle_url(value: &DeValue<'_>) -> Parsed<super::url::BundleUrl> {
     let remedy = "write https://host/path, http://127.0.0.1:port/path or unix:///run/x.sock:/path";

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::PeerWatch;
+use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, Stage};
 use crate::state::policy::PolicyCell;
 
@@ -19,6 +21,13 @@ pub async fn until_overdue(endpoint: &Endpoint) {
     tokio::time::sleep(OVERDUE).await;
 }
 
+async fn peer_event(peer: &mut Option<PeerWatch>) -> Event {
+    match peer {
+        Some(peer) => peer.next().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
@@ -26,15 +35,20 @@ pub enum Event {
     PolicyChanged,
     /// Finish what is open, take nothing new.
     Draining,
+    /// The caller's certificate has ended: finish what is open, take nothing new.
+    PeerEnding(Reason),
+    /// The caller is nobody any more: end now.
+    PeerEnded(Reason),
     /// End now.
     Closed,
 }
 
-/// Watches an endpoint's stage and the policy for one connection.
+/// Watches an endpoint's stage, the policy and the caller's certificate for one connection.
 pub struct Cut {
     stage: watch::Receiver<Stage>,
     policy: watch::Receiver<u64>,
     last: Option<Stage>,
+    peer: Option<PeerWatch>,
 }
 
 impl Cut {
@@ -44,7 +58,13 @@ impl Cut {
     pub fn watch(endpoint: &Endpoint, policy: &PolicyCell) -> Self {
         let mut policy = policy.watch();
         policy.mark_changed();
-        Self { stage: endpoint.watch_stage(), policy, last: None }
+        Self { stage: endpoint.watch_stage(), policy, last: None, peer: None }
+    }
+
+    /// The same for a connection whose caller is known by a certificate.
+    #[must_use]
+    pub fn of_peer(self, peer: Option<PeerWatch>) -> Self {
+        Self { peer, ..self }
     }
 
     /// The next event. Cancel-safe.
@@ -66,6 +86,7 @@ impl Cut {
                 changed = self.policy.changed() => {
                     return if changed.is_err() { Event::Closed } else { Event::PolicyChanged };
                 }
+                event = peer_event(&mut self.peer) => return event,
             }
         }
     }

@@ -9,6 +9,7 @@
 
 pub mod body;
 mod cut;
+mod peer;
 mod registry;
 pub mod reply;
 mod target;
@@ -22,6 +23,7 @@ use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, EndpointSpec, Slot};
 
 pub use cut::{Cut, Event, until_overdue};
+pub use peer::PeerWatch;
 pub use registry::{Guard, Live, Registry};
 pub use target::canonical_path;
 
@@ -62,7 +64,7 @@ impl Accepted {
     #[must_use]
     pub fn identified(mut self, who: Caller) -> Identified {
         if let Some(peer) = &who.identity {
-            self.record.peer(peer.spiffe_id.as_str(), peer.ca.as_deref());
+            self.record.peer(&peer.label(), peer.ca.as_deref());
         }
         if let Some(addr) = who.addr {
             self.record.src(addr);

@@ -89,6 +89,9 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
         tokio::select! {
             biased;
             event = cut.next() => match event {
+                // A guest has no certificate that could end.
+                Event::PeerEnding(_) => {}
+                Event::PeerEnded(reason) => break reason,
                 Event::Closed => break Reason::Draining,
                 Event::PolicyChanged if !connection.still_allowed() => break Reason::PolicyRevoked,
                 // An idle connection ends now; one with an answer on its way ends after it. New ones may still be opened.

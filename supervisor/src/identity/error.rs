@@ -141,6 +141,14 @@ pub enum IdentityError {
         /// What is wrong with it.
         problem: String,
     },
+    /// Not a revocation list.
+    #[error("{what} is not a usable revocation list: {problem}; put the CA's current list there, PEM or DER")]
+    Crl {
+        /// Which file.
+        what: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// Peers would refuse it.
     #[error("{what} does not verify against this node's own bundle; renew it, or add its CA to bundle.pem")]
     Unverifiable {

@@ -101,7 +101,6 @@ impl IdentitySource for FilesSource {
 }
 
 fn read_bundle(dir: &Path, trust_domain: &TrustDomain) -> Result<TrustBundles, IdentityError> {
-    let path = dir.join("bundle.pem");
-    let roots = RootSet::from_pem(&name(&path), &read(&path, Access::Public)?)?;
+    let roots = RootSet::read(&dir.join("bundle.pem"))?;
     Ok(TrustBundles::new(trust_domain.clone(), Arc::new(roots)))
 }

@@ -1,12 +1,18 @@
-//! The rules that an end-entity certificate must keep to be an X.509-SVID (SPIFFE X.509-SVID, sections 2 to 4), before any
-//! signature is looked at.
+//! The rules that an end-entity certificate must keep before any signature is looked at: those of an X.509-SVID (SPIFFE
+//! X.509-SVID, sections 2 to 4), and for certificates of external CAs that name their holder otherwise, those of RFC 5280.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use nova_policy::host::Host;
 use nova_proto::ids::{InvalidId, SpiffeId};
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::time::ASN1Time;
+
+use super::subject;
+
+/// Names that one certificate may have beside its SPIFFE ID; each becomes a part of every decision's input.
+const MAX_NAMES: usize = 64;
 
 /// Which rule a leaf breaks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,18 +36,33 @@ pub enum LeafError {
 
 /// What a leaf says, once its form is right. Not yet verified by anybody.
 pub(super) struct Leaf {
-    pub(super) spiffe_id: SpiffeId,
+    /// The one URI name. `None`: the certificate is no SVID, and its other names may count under an external CA.
+    pub(super) spiffe_id: Option<SpiffeId>,
+    pub(super) names: Names,
     pub(super) serial: String,
     pub(super) not_after: SystemTime,
+}
+
+/// The names of a certificate beside a SPIFFE ID.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    /// DNS names. One with a wildcard names nobody and is left out.
+    pub dns: Vec<Host>,
+    /// The common name, if the subject has exactly one.
+    pub cn: Option<String>,
+    /// The subject as RFC 4514 writes it; `None` when it has parts that are no plain text.
+    pub subject: Option<String>,
 }
 
 impl Leaf {
     pub(super) fn parse(der: &CertificateDer<'_>) -> Result<Self, LeafError> {
         let certificate = parse_certificate(der)?;
         refuse_ca(&certificate)?;
-        check_key_usage(&certificate)?;
+        let spiffe_id = spiffe_id(&certificate)?;
+        check_key_usage(&certificate, spiffe_id.is_some())?;
         Ok(Self {
-            spiffe_id: only_spiffe_id(&certificate)?,
+            names: names(&certificate)?,
+            spiffe_id,
             serial: hex::encode(certificate.raw_serial()),
             not_after: system_time(certificate.validity().not_after),
         })
@@ -68,9 +89,14 @@ fn refuse_ca(certificate: &X509Certificate<'_>) -> Result<(), LeafError> {
     if constraints.is_some_and(|found| found.value.ca) { Err(LeafError::IsCa) } else { Ok(()) }
 }
 
-fn check_key_usage(certificate: &X509Certificate<'_>) -> Result<(), LeafError> {
+/// An SVID must have the extension; any other certificate may leave it out.
+fn check_key_usage(certificate: &X509Certificate<'_>, svid: bool) -> Result<(), LeafError> {
     let usage = certificate.key_usage().map_err(|_| LeafError::Malformed("keyUsage is repeated or malformed"))?;
-    let usage = usage.ok_or(LeafError::KeyUsage("the extension is absent"))?.value;
+    let usage = match usage {
+        Some(usage) => usage.value,
+        None if svid => return Err(LeafError::KeyUsage("the extension is absent")),
+        None => return Ok(()),
+    };
     if !usage.digital_signature() {
         return Err(LeafError::KeyUsage("digitalSignature is missing"));
     }
@@ -80,17 +106,36 @@ fn check_key_usage(certificate: &X509Certificate<'_>) -> Result<(), LeafError> {
     Ok(())
 }
 
-fn only_spiffe_id(certificate: &X509Certificate<'_>) -> Result<SpiffeId, LeafError> {
+/// The names of one kind in subjectAltName.
+fn alternative_names<'a, T>(
+    certificate: &'a X509Certificate<'_>,
+    pick: impl Fn(&'a GeneralName<'a>) -> Option<T>,
+) -> Result<Vec<T>, LeafError> {
     let names = certificate
         .subject_alternative_name()
         .map_err(|_| LeafError::Malformed("subjectAltName is repeated or malformed"))?;
-    let uris: Vec<&str> = names
-        .iter()
-        .flat_map(|names| &names.value.general_names)
-        .filter_map(|name| if let GeneralName::URI(uri) = name { Some(*uri) } else { None })
-        .collect();
+    Ok(names.iter().flat_map(|names| &names.value.general_names).filter_map(pick).collect())
+}
+
+fn spiffe_id(certificate: &X509Certificate<'_>) -> Result<Option<SpiffeId>, LeafError> {
+    let uris = alternative_names(certificate, |name| if let GeneralName::URI(uri) = name { Some(*uri) } else { None })?;
     match uris.as_slice() {
-        [uri] => SpiffeId::new(*uri).map_err(LeafError::NotSpiffe),
+        [] => Ok(None),
+        [uri] => SpiffeId::new(*uri).map(Some).map_err(LeafError::NotSpiffe),
         other => Err(LeafError::UriNames(other.len())),
     }
+}
+
+fn names(certificate: &X509Certificate<'_>) -> Result<Names, LeafError> {
+    let dns =
+        alternative_names(certificate, |name| if let GeneralName::DNSName(dns) = name { Some(*dns) } else { None })?;
+    if dns.len() > MAX_NAMES {
+        return Err(LeafError::Malformed("more than 64 DNS names"));
+    }
+    let is_name = |host: &Host| host.address().is_none();
+    Ok(Names {
+        dns: dns.iter().filter_map(|name| Host::parse(name).ok()).filter(is_name).collect(),
+        cn: subject::common_name(certificate.subject()),
+        subject: subject::text(certificate.subject()),
+    })
 }

@@ -7,6 +7,7 @@
 //! this process alone: they are never logged, never written and never sent to a guest.
 
 mod certificate;
+mod crl;
 mod dev;
 mod dev_ca;
 mod disk;
@@ -15,6 +16,7 @@ mod files;
 mod leaf;
 mod peer;
 mod pem;
+mod subject;
 mod svid;
 mod trust;
 
@@ -23,14 +25,15 @@ use std::sync::Arc;
 use nova_proto::ids::{PodUid, SpiffeId, TenantId, WorkloadId};
 
 pub use self::certificate::ServerCertificate;
+pub use self::crl::{Crls, files as crl_files};
 pub use self::dev::{DEV_TRUST_DOMAIN, DevSource, dev_spiffe_id};
 pub use self::dev_ca::{DevCa, Issued};
 pub use self::error::IdentityError;
 pub use self::files::FilesSource;
-pub use self::leaf::LeafError;
+pub use self::leaf::{LeafError, Names};
 pub use self::peer::{IdentifyError, PeerIdentity, Usage, identify};
 pub use self::svid::Svid;
-pub use self::trust::{RootSet, TrustBundles, TrustDomain};
+pub use self::trust::{Federated, RootSet, TrustBundles, TrustDomain};
 
 /// For whom an SVID is wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
 use rustls::sign::CertifiedKey;
 
-use super::leaf::Leaf;
+use super::leaf::{Leaf, LeafError};
 use super::peer::{Usage, verify_against};
 use super::{IdentityError, RootSet};
 
@@ -42,14 +42,14 @@ impl Svid {
         wanted: &SpiffeId,
         own: &RootSet,
     ) -> Result<Self, IdentityError> {
-        let leaf = check_chain(what, &chain, wanted, own)?;
+        let (spiffe_id, leaf) = check_chain(what, &chain, wanted, own)?;
         let mismatch = |problem: String| IdentityError::KeyMismatch { what: what.to_owned(), problem };
         let key = any_supported_type(&PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key)))
             .map_err(|_| mismatch("the key is of no supported kind".to_owned()))?;
         let certified_key = CertifiedKey::new(chain, key);
         certified_key.keys_match().map_err(|error| mismatch(error.to_string()))?;
         Ok(Self {
-            spiffe_id: leaf.spiffe_id,
+            spiffe_id,
             certified_key: Arc::new(certified_key),
             rotate_after: half_way(SystemTime::now(), leaf.not_after),
             not_after: leaf.not_after,
@@ -79,26 +79,24 @@ fn check_chain(
     chain: &[CertificateDer<'static>],
     wanted: &SpiffeId,
     own: &RootSet,
-) -> Result<Leaf, IdentityError> {
+) -> Result<(SpiffeId, Leaf), IdentityError> {
     let first = chain.first().ok_or_else(|| IdentityError::Pem {
         what: what.to_owned(),
         section: "certificate",
         problem: "the chain is empty".to_owned(),
     })?;
-    let leaf = Leaf::parse(first).map_err(|source| IdentityError::NotAnSvid { what: what.to_owned(), source })?;
-    if leaf.spiffe_id != *wanted {
-        return Err(IdentityError::WrongIdentity {
-            what: what.to_owned(),
-            found: leaf.spiffe_id,
-            wanted: wanted.clone(),
-        });
+    let not_an_svid = |source| IdentityError::NotAnSvid { what: what.to_owned(), source };
+    let leaf = Leaf::parse(first).map_err(not_an_svid)?;
+    let found = leaf.spiffe_id.clone().ok_or_else(|| not_an_svid(LeafError::UriNames(0)))?;
+    if found != *wanted {
+        return Err(IdentityError::WrongIdentity { what: what.to_owned(), found, wanted: wanted.clone() });
     }
     // It is presented to callers and to callees.
     for usage in [Usage::Server, Usage::Client] {
         verify_against(own, chain, wanted, usage, UnixTime::now())
             .map_err(|source| IdentityError::Unverifiable { what: what.to_owned(), source })?;
     }
-    Ok(leaf)
+    Ok((found, leaf))
 }
 
 fn half_way(now: SystemTime, end: SystemTime) -> SystemTime {

@@ -1,6 +1,7 @@
 //! Whom we believe: the roots of our own trust domain, and the external CAs that the policy names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,6 +9,8 @@ use nova_proto::ids::{InvalidId, SpiffeId};
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
 use webpki::anchor_from_trusted_cert;
 
+use super::crl::Crls;
+use super::disk::{Access, name, read};
 use super::leaf::{parse_certificate, system_time};
 use super::{IdentityError, pem};
 
@@ -63,6 +66,14 @@ impl RootSet {
     /// When the text holds no certificate, or one that is not a CA.
     pub fn from_pem(what: &str, text: &[u8]) -> Result<Self, IdentityError> {
         Self::from_der(what, pem::certificates(what, text)?)
+    }
+
+    /// Reads a PEM file with one or more CA certificates.
+    ///
+    /// # Errors
+    /// When it cannot be read, or as [`RootSet::from_pem`].
+    pub fn read(path: &Path) -> Result<Self, IdentityError> {
+        Self::from_pem(&name(path), &read(path, Access::Public)?)
     }
 
     /// Takes CA certificates as DER. `what` names them in errors.
@@ -127,14 +138,34 @@ impl RootSet {
 pub struct TrustBundles {
     trust_domain: TrustDomain,
     own: Arc<RootSet>,
+    federated: BTreeMap<String, Federated>,
     external: BTreeMap<String, Arc<RootSet>>,
+    /// External CAs whose certificates may name their holder otherwise than by a SPIFFE ID.
+    names_people: BTreeSet<String>,
+    crls: Arc<Crls>,
+}
+
+/// Another trust domain whose bundle we have.
+#[derive(Debug, Clone)]
+pub struct Federated {
+    /// What rules call it: the name of an external CA.
+    pub name: String,
+    /// Its roots, the only ones that count for its IDs.
+    pub roots: Arc<RootSet>,
 }
 
 impl TrustBundles {
     /// The own trust domain alone.
     #[must_use]
     pub fn new(trust_domain: TrustDomain, own: Arc<RootSet>) -> Self {
-        Self { trust_domain, own, external: BTreeMap::new() }
+        Self {
+            trust_domain,
+            own,
+            federated: BTreeMap::new(),
+            external: BTreeMap::new(),
+            names_people: BTreeSet::new(),
+            crls: Arc::default(),
+        }
     }
 
     /// The same own trust domain with exactly these external CAs, by the name that rules use.
@@ -143,7 +174,25 @@ impl TrustBundles {
     /// When two of them share a CA, so that the name of a peer's CA would depend on their order.
     pub fn with_external(&self, external: BTreeMap<String, Arc<RootSet>>) -> Result<Self, IdentityError> {
         refuse_shared(&external)?;
-        Ok(Self { trust_domain: self.trust_domain.clone(), own: Arc::clone(&self.own), external })
+        Ok(Self { external, ..self.clone() })
+    }
+
+    /// The same with exactly these other trust domains, by their names.
+    #[must_use]
+    pub fn with_federated(&self, federated: BTreeMap<String, Federated>) -> Self {
+        Self { federated, ..self.clone() }
+    }
+
+    /// The same, where these external CAs may name their peers by DNS and common names.
+    #[must_use]
+    pub fn with_names_of(&self, names_people: BTreeSet<String>) -> Self {
+        Self { names_people, ..self.clone() }
+    }
+
+    /// The same with these revocation lists.
+    #[must_use]
+    pub fn with_crls(&self, crls: Arc<Crls>) -> Self {
+        Self { crls, ..self.clone() }
     }
 
     /// Our own trust domain.
@@ -156,6 +205,44 @@ impl TrustBundles {
     #[must_use]
     pub fn own(&self) -> &RootSet {
         &self.own
+    }
+
+    /// The bundle of another trust domain.
+    #[must_use]
+    pub fn federated(&self, trust_domain: &str) -> Option<&Federated> {
+        self.federated.get(trust_domain)
+    }
+
+    /// Whether rules look at other names than SPIFFE IDs in certificates of the external CA `ca`.
+    #[must_use]
+    pub fn names_people(&self, ca: &str) -> bool {
+        self.names_people.contains(ca)
+    }
+
+    /// The revocation lists.
+    #[must_use]
+    pub fn crls(&self) -> &Crls {
+        &self.crls
+    }
+
+    /// Whether both believe the same.
+    #[must_use]
+    pub fn same_as(&self, other: &Self) -> bool {
+        let domains = |bundles: &Self| -> Vec<_> {
+            let entry = |(domain, federated): (&String, &Federated)| {
+                (domain.clone(), federated.name.clone(), federated.roots.fingerprint().to_owned())
+            };
+            bundles.federated.iter().map(entry).collect()
+        };
+        let external = |bundles: &Self| -> Vec<_> {
+            bundles.external.iter().map(|(name, roots)| (name.clone(), roots.fingerprint().to_owned())).collect()
+        };
+        self.trust_domain == other.trust_domain
+            && self.own.fingerprint() == other.own.fingerprint()
+            && self.names_people == other.names_people
+            && domains(self) == domains(other)
+            && external(self) == external(other)
+            && self.crls.same_as(&other.crls)
     }
 
     /// The external CAs by name, in the order of their names.

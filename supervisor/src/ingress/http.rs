@@ -16,10 +16,11 @@ use nova_policy::host::Authority;
 
 use super::Ingress;
 use super::token::Bearer;
+use super::xfcc;
 use crate::audit::{Kind, Record};
 use crate::conn::body::{InFlight, ReplyBody, RequestBody};
 use crate::conn::reply::{end_gently, refusal};
-use crate::conn::{Cut, Event, Identified, canonical_path};
+use crate::conn::{Event, Identified, canonical_path};
 use crate::copy::{self, Forward};
 use crate::decide::Permit;
 use crate::dial::Pool;
@@ -60,12 +61,12 @@ struct Named {
 
 /// Serves the connection until it ends, the endpoint closes, or the policy no longer allows it.
 pub(super) async fn serve(ingress: &Ingress, conn: Identified, connect: Permit, stream: Stream) {
-    let mut cut = Cut::watch(&conn.endpoint, &ingress.policy);
+    let mut cut = ingress.watch(&conn);
     let io = GatedIo::server(stream, Limits::default());
     let gate = io.handle();
     let connection = Connection {
         pool: ingress.dialer.pools().get(&pool_key(&conn, &connect)),
-        identity: identity_header(&conn),
+        identity: xfcc::header(&conn),
         source: source_header(conn.who.addr),
         bearer: Bearer::of(&conn.spec, &connect),
         ingress,
@@ -86,16 +87,22 @@ pub(super) async fn serve(ingress: &Ingress, conn: Identified, connect: Permit, 
             .serve_connection(TokioIo::new(io), service)
             .with_upgrades();
         let mut serving = std::pin::pin!(serving);
+        let mut done = Reason::Done;
         let close = loop {
             tokio::select! {
                 biased;
                 event = cut.next() => match event {
                     Event::Draining => serving.as_mut().graceful_shutdown(),
+                    Event::PeerEnding(reason) => {
+                        done = reason;
+                        serving.as_mut().graceful_shutdown();
+                    }
+                    Event::PeerEnded(reason) => break reason,
                     Event::Closed => break Reason::Draining,
                     Event::PolicyChanged if connection.still_allowed() => {}
                     Event::PolicyChanged => break Reason::PolicyRevoked,
                 },
-                served = serving.as_mut() => break if served.is_ok() { Reason::Done } else { Reason::Reset },
+                served = serving.as_mut() => break if served.is_ok() { done } else { Reason::Reset },
             }
         };
         // Before the bodies are dropped: their records say why they were cut.
@@ -124,7 +131,7 @@ impl Connection<'_> {
             let conn = self.conn.borrow();
             let mut record = Record::open(&self.ingress.audit, Kind::Request, "ingress", &conn.spec);
             if let Some(peer) = &conn.who.identity {
-                record.peer(peer.spiffe_id.as_str(), peer.ca.as_deref());
+                record.peer(&peer.label(), peer.ca.as_deref());
             }
             if let Some(addr) = conn.who.addr {
                 record.src(addr);
@@ -229,13 +236,6 @@ fn pool_key(conn: &Identified, connect: &Permit) -> String {
     let port = connect.input().port().unwrap_or_default();
     let revision = connect.policy().revision();
     format!("in {} {} {port} {peer}{addr} {revision}", conn.spec.pod_uid, conn.spec.generation)
-}
-
-/// `By;Hash;URI`: our workload, the peer's certificate, the peer. All three are canonical, so nothing needs quoting.
-fn identity_header(conn: &Identified) -> Option<HeaderValue> {
-    let peer = conn.who.identity.as_ref()?;
-    let text = format!("By={};Hash={};URI={}", conn.spec.spiffe_id, peer.cert_sha256, peer.spiffe_id);
-    HeaderValue::from_str(&text).ok()
 }
 
 fn source_header(addr: Option<SocketAddr>) -> HeaderValue {

@@ -12,6 +12,7 @@ mod http;
 mod raw;
 mod tls;
 mod token;
+mod xfcc;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -21,7 +22,7 @@ use nova_policy::input::{Input, Peer};
 use tokio::net::TcpStream;
 
 use crate::audit::AuditSink;
-use crate::conn::{Accepted, Caller, Identified, Live, Registry, until_overdue};
+use crate::conn::{Accepted, Caller, Cut, Identified, Live, PeerWatch, Registry, until_overdue};
 use crate::decide::Decider;
 use crate::dial::Dialer;
 use crate::net::outbound;
@@ -29,7 +30,7 @@ use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, PortMode, PortSpec, Protocol, Stage};
 use crate::state::policy::PolicyCell;
-use crate::tls::{Certificates, PeerVerifier};
+use crate::tls::{Certificates, PeerIdentity, PeerVerifier};
 
 /// The ingress service of one data-plane thread.
 pub struct Ingress {
@@ -38,6 +39,7 @@ pub struct Ingress {
     audit: Arc<AuditSink>,
     policy: Arc<PolicyCell>,
     registry: Arc<Registry>,
+    known_by: KnownBy,
     tls: tls::Terminator,
 }
 
@@ -61,8 +63,15 @@ impl Ingress {
         registry: Arc<Registry>,
         known_by: KnownBy,
     ) -> Self {
-        let KnownBy { verifier, certificates } = known_by;
-        Self { decider, dialer, audit, policy, registry, tls: tls::Terminator::new(verifier, certificates) }
+        let tls = tls::Terminator::new(Arc::clone(&known_by.verifier), Arc::clone(&known_by.certificates));
+        Self { decider, dialer, audit, policy, registry, known_by, tls }
+    }
+
+    /// What ends a connection before its peers say so.
+    fn watch(&self, conn: &Identified) -> Cut {
+        let verifier = &self.known_by.verifier;
+        let peer = conn.who.identity.clone().map(|identity| PeerWatch::new(identity, Arc::clone(verifier)));
+        Cut::watch(&conn.endpoint, &self.policy).of_peer(peer)
     }
 
     /// Serves one connection, from accept to close. What has no cut of its own (a handshake, a dial) ends with the endpoint
@@ -112,7 +121,7 @@ impl Ingress {
             decision_id: conn.record.decision_id().to_owned(),
             direction: "ingress",
             workload: conn.spec.workload.to_string(),
-            peer: conn.who.identity.as_ref().map_or_else(|| from.to_string(), |id| id.spiffe_id.to_string()),
+            peer: conn.who.identity.as_ref().map_or_else(|| from.to_string(), PeerIdentity::label),
             what: port.name.to_string(),
             since: std::time::Instant::now(),
         });
@@ -124,11 +133,17 @@ impl Ingress {
 }
 
 fn policy_peer(who: &Caller) -> Peer {
-    match &who.identity {
-        None => Peer::Anonymous,
-        Some(identity) => match &identity.ca {
-            None => Peer::Own(identity.spiffe_id.clone()),
-            Some(ca) => Peer::External { ca: ca.as_str().into(), id: identity.spiffe_id.clone() },
+    let Some(identity) = &who.identity else { return Peer::Anonymous };
+    match (&identity.ca, &identity.spiffe_id, &identity.names) {
+        (Some(ca), id, Some(names)) => Peer::Named {
+            ca: ca.as_str().into(),
+            id: id.clone(),
+            dns: names.dns.clone(),
+            cn: names.cn.as_deref().map(Into::into),
         },
+        (Some(ca), Some(id), None) => Peer::External { ca: ca.as_str().into(), id: id.clone() },
+        (None, Some(id), _) => Peer::Own(id.clone()),
+        // Nobody: `identify` gives no such identity, and no rule would fit it.
+        (_, None, _) => Peer::Anonymous,
     }
 }

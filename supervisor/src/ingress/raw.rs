@@ -1,6 +1,6 @@
 //! Byte copy between a caller and the app.
 
-use crate::conn::{Cut, Identified};
+use crate::conn::Identified;
 use crate::copy;
 use crate::decide::{Permit, until_revoked};
 use crate::net::stream::Stream;
@@ -13,7 +13,7 @@ pub(super) async fn carry(ingress: &Ingress, mut conn: Identified, connect: Perm
     let Ok(permit) = ingress.decider.decide(input, &mut conn.record) else {
         return stream.abort().await;
     };
-    let mut cut = Cut::watch(&conn.endpoint, &ingress.policy);
+    let mut cut = ingress.watch(&conn);
     let guest = match ingress.dialer.guest(&permit, &conn.spec).await {
         Ok(guest) => guest,
         Err(failure) => {

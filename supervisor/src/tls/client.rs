@@ -100,8 +100,8 @@ impl ServerCertVerifier for WorkloadVerifier {
         }
         let peer =
             identify_recent(leaf, intermediates, &self.trust.load_full(), Usage::Server, now).map_err(to_rustls)?;
-        if peer.ca.is_some() || peer.spiffe_id != self.expected {
-            return Err(other(WrongPeer::Unexpected { found: peer.spiffe_id, expected: self.expected.clone() }));
+        if peer.ca.is_some() || peer.spiffe_id.as_ref() != Some(&self.expected) {
+            return Err(other(WrongPeer::Unexpected { found: peer.label(), expected: self.expected.clone() }));
         }
         Ok(ServerCertVerified::assertion())
     }

@@ -21,6 +21,10 @@ pub enum HandshakeFailure {
     PeerUntrusted,
     /// It, or a CA above it, is not valid now.
     PeerExpired,
+    /// A CA took it, or a CA above it, back.
+    PeerRevoked,
+    /// The revocation list about it is too old, or not its CA's.
+    RevocationUnknown,
     /// It has no, several, or no canonical SPIFFE ID.
     BadSan,
     /// An external CA signed an ID of our own trust domain.
@@ -52,6 +56,8 @@ impl HandshakeFailure {
             Self::UnknownIssuer => "unknown_issuer",
             Self::PeerUntrusted => "peer_untrusted",
             Self::PeerExpired => "peer_expired",
+            Self::PeerRevoked => "peer_revoked",
+            Self::RevocationUnknown => "revocation_unknown",
             Self::BadSan => "bad_san",
             Self::OwnDomainFromForeignCa => "own_domain_from_foreign_ca",
             Self::CaAsLeaf => "ca_as_leaf",
@@ -72,10 +78,12 @@ impl HandshakeFailure {
         match self {
             Self::NoClientCert => Reason::NoClientCert,
             Self::PeerExpired => Reason::PeerExpired,
+            Self::PeerRevoked => Reason::PeerRevoked,
             Self::Timeout => Reason::HandshakeTimeout,
             Self::RefusedByPeer | Self::NoSvid | Self::Protocol | Self::Closed => Reason::HandshakeFailed,
             Self::UnknownIssuer
             | Self::PeerUntrusted
+            | Self::RevocationUnknown
             | Self::BadSan
             | Self::OwnDomainFromForeignCa
             | Self::CaAsLeaf
@@ -87,7 +95,10 @@ impl HandshakeFailure {
     /// Whether we refused the peer's certificate.
     #[must_use]
     pub fn is_about_certificate(self) -> bool {
-        matches!(self.reason(), Reason::NoClientCert | Reason::PeerExpired | Reason::PeerUntrusted)
+        matches!(
+            self.reason(),
+            Reason::NoClientCert | Reason::PeerExpired | Reason::PeerRevoked | Reason::PeerUntrusted
+        )
     }
 
     /// From the I/O error of an asynchronous handshake.
@@ -126,6 +137,8 @@ impl From<&IdentifyError> for HandshakeFailure {
             IdentifyError::UnknownIssuer(_) => Self::UnknownIssuer,
             IdentifyError::OwnDomainFromForeignCa { .. } => Self::OwnDomainFromForeignCa,
             IdentifyError::Expired | IdentifyError::NotYetValid => Self::PeerExpired,
+            IdentifyError::Revoked => Self::PeerRevoked,
+            IdentifyError::RevocationUnknown(_) => Self::RevocationUnknown,
             IdentifyError::Leaf(LeafError::Malformed(_))
             | IdentifyError::TooManyIntermediates(_)
             | IdentifyError::Purpose
@@ -140,7 +153,7 @@ pub(super) enum WrongPeer {
     #[error("there is no valid SVID to call with")]
     NoSvid,
     #[error("the server is {found} and not {expected}")]
-    Unexpected { found: SpiffeId, expected: SpiffeId },
+    Unexpected { found: String, expected: SpiffeId },
 }
 
 /// For rustls, which picks the alert from the kind: the common ones get their own, everything else `certificate_unknown`.
@@ -149,6 +162,7 @@ pub(super) fn to_rustls(error: IdentifyError) -> Error {
         IdentifyError::UnknownIssuer(_) => CertificateError::UnknownIssuer.into(),
         IdentifyError::Expired => CertificateError::Expired.into(),
         IdentifyError::NotYetValid => CertificateError::NotValidYet.into(),
+        IdentifyError::Revoked => CertificateError::Revoked.into(),
         error => other(error),
     }
 }
@@ -164,6 +178,7 @@ fn from_certificate_error(error: &CertificateError) -> HandshakeFailure {
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
         | CertificateError::NotValidYetContext { .. } => HandshakeFailure::PeerExpired,
+        CertificateError::Revoked => HandshakeFailure::PeerRevoked,
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             HandshakeFailure::WrongIdentity
         }

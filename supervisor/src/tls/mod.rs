@@ -16,23 +16,20 @@ mod peer_verifier;
 mod recent;
 mod server;
 mod svid_cell;
+mod trust_cell;
 
 use std::sync::{Arc, LazyLock};
 
-use arc_swap::ArcSwap;
 use rustls::crypto::CryptoProvider;
 
 pub use self::certificates::{CertificateCell, Certificates};
 pub use self::client::{ExternalRoots, client_config_for_external, client_config_for_workload};
 pub use self::failure::HandshakeFailure;
-pub use self::peer_verifier::{PeerVerifier, peer_identity};
+pub use self::peer_verifier::{PEER_GRACE, PeerVerifier, peer_identity};
 pub use self::server::{Clients, Versions, port_config, quickack, server_config};
 pub use self::svid_cell::SvidCell;
+pub use self::trust_cell::TrustCell;
 pub use crate::identity::PeerIdentity;
-use crate::identity::TrustBundles;
-
-/// The trust bundles in force, shared by all configurations of the node.
-pub type TrustCell = ArcSwap<TrustBundles>;
 
 /// What is spoken unless somebody says otherwise, and always between workloads.
 static VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13];

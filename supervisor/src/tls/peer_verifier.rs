@@ -1,6 +1,7 @@
 //! Who may call: the client certificate verifier of every mtls port, and the peer's identity after the handshake.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
@@ -17,13 +18,41 @@ use crate::identity::Usage;
 #[derive(Debug)]
 pub struct PeerVerifier {
     trust: Arc<TrustCell>,
+    grace: Duration,
 }
+
+/// How long a connection may go on after its peer's certificate has ended, unless the configuration says otherwise.
+pub const PEER_GRACE: Duration = Duration::from_secs(60);
 
 impl PeerVerifier {
     /// A verifier that follows `trust`.
     #[must_use]
     pub fn new(trust: Arc<TrustCell>) -> Arc<Self> {
-        Arc::new(Self { trust })
+        Self::with_grace(trust, PEER_GRACE)
+    }
+
+    /// The same, where a connection may go on for `grace` after its peer's certificate has ended.
+    #[must_use]
+    pub fn with_grace(trust: Arc<TrustCell>, grace: Duration) -> Arc<Self> {
+        Arc::new(Self { trust, grace })
+    }
+
+    /// How long a connection may go on after its peer's certificate has ended.
+    #[must_use]
+    pub fn grace(&self) -> Duration {
+        self.grace
+    }
+
+    /// Whether a peer that was identified is still the same by the bundles of now.
+    ///
+    /// # Errors
+    /// Why it is nobody, or somebody else, now.
+    pub fn confirm(&self, peer: &PeerIdentity) -> Result<(), HandshakeFailure> {
+        let (leaf, intermediates) = peer.chain.split_first().ok_or(HandshakeFailure::NoClientCert)?;
+        let now = self.identify(leaf, intermediates, UnixTime::now());
+        let now = now.map_err(|error| HandshakeFailure::from(&error))?;
+        let same = now.spiffe_id == peer.spiffe_id && now.ca == peer.ca;
+        if same { Ok(()) } else { Err(HandshakeFailure::PeerUntrusted) }
     }
 
     /// The bundles it follows.

@@ -127,6 +127,15 @@ pub fn config_of(who: Option<&Issued>, versions: &[&'static SupportedProtocolVer
     })
 }
 
+pub fn config_with(chain: Vec<CertificateDer<'static>>, key: PrivateKeyDer<'static>) -> Arc<ClientConfig> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer));
+    Arc::new(builder.with_client_auth_cert(chain, key).expect("a usable key"))
+}
+
 #[derive(Debug)]
 struct AnyServer;
 

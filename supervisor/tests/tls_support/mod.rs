@@ -12,7 +12,7 @@ use nova_supervisor::tls::{
 };
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
-    KeyUsagePurpose, SanType, date_time_ymd,
+    KeyUsagePurpose, SanType, SerialNumber, date_time_ymd,
 };
 use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -83,6 +83,26 @@ impl Ca {
         Credential { chain: vec![params.signed_by(&key, &self.0).expect("signing").into()], key }
     }
 
+    /// A revocation list of these certificates, until `next_update`, as DER.
+    pub(crate) fn crl(&self, revoked: &[&Credential], next_update: SystemTime) -> Vec<u8> {
+        let date = |time: SystemTime| date_time_ymd(1970, 1, 1) + time.duration_since(UNIX_EPOCH).expect("after 1970");
+        let entry = |credential: &&Credential| rcgen::RevokedCertParams {
+            serial_number: SerialNumber::from_slice(&serial(&credential.chain[0])),
+            revocation_time: date(SystemTime::now()),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = rcgen::CertificateRevocationListParams {
+            this_update: date(next_update - 2 * HOUR),
+            next_update: date(next_update),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.iter().map(entry).collect(),
+            key_identifier_method: rcgen::KeyIdMethod::Sha256,
+        };
+        params.signed_by(&self.0).expect("signed").der().to_vec()
+    }
+
     pub(crate) fn svid(&self, spiffe_id: &str) -> Svid {
         let issued = self.issue(spiffe_id);
         Svid::load("test", issued.chain, issued.key.serialized_der(), &id(spiffe_id), &self.roots()).expect("an SVID")
@@ -93,6 +113,12 @@ impl Ca {
         cell.replace(self.svid(spiffe_id));
         cell
     }
+}
+
+fn serial(leaf: &CertificateDer<'_>) -> Vec<u8> {
+    use x509_parser::prelude::FromDer;
+    let (_, parsed) = x509_parser::prelude::X509Certificate::from_der(leaf).expect("a certificate");
+    parsed.raw_serial().to_vec()
 }
 
 pub(crate) fn uri(text: &str) -> SanType {
