@@ -42,10 +42,13 @@ pub enum PathError {
     /// `%2F` or `%5C`: a separator for some servers and a plain character for others.
     #[error("a path separator is escaped in the path")]
     EscapedSeparator,
-    /// `%25` followed by two hex digits: decodes twice on some servers.
+    /// `%25` followed by two hex digits, in any spelling: decodes twice on some servers.
     #[error("a percent escape is escaped itself")]
     DoubleEscape,
-    /// `.` or `..` as a segment, in any spelling and also before `;`.
+    /// Escaped bytes that are a longer spelling of an ASCII character for servers that do not check UTF-8.
+    #[error("a character is escaped in more bytes than UTF-8 has for it")]
+    OverlongEscape,
+    /// `.` or `..` as a segment, in any spelling and also before `;` or spaces.
     #[error("the path has a dot segment")]
     DotSegment,
     /// `//`: merged by some servers.
@@ -68,6 +71,7 @@ impl PathError {
             Self::EscapedControl => "escaped_control",
             Self::EscapedSeparator => "escaped_separator",
             Self::DoubleEscape => "double_escape",
+            Self::OverlongEscape => "overlong_escape",
             Self::DotSegment => "dot_segment",
             Self::EmptySegment => "empty_segment",
         }
@@ -140,6 +144,9 @@ fn canonical_text(path: &[u8]) -> Result<String, PathError> {
             _ => return Err(PathError::ForbiddenByte),
         };
     }
+    if is_escaped_twice(&text) {
+        return Err(PathError::DoubleEscape);
+    }
     check_segments(&text)?;
     Ok(text)
 }
@@ -151,7 +158,7 @@ fn push_escape<'a>(text: &mut String, after: &'a [u8]) -> Result<&'a [u8], PathE
     match value {
         0x00..=0x1f | 0x7f => return Err(PathError::EscapedControl),
         b'/' | b'\\' => return Err(PathError::EscapedSeparator),
-        b'%' if hex_pair(rest).is_some() => return Err(PathError::DoubleEscape),
+        _ if is_overlong(value, rest) => return Err(PathError::OverlongEscape),
         _ => {}
     }
     if is_unreserved(value) {
@@ -165,6 +172,17 @@ fn push_escape<'a>(text: &mut String, after: &'a [u8]) -> Result<&'a [u8], PathE
     Ok(rest)
 }
 
+/// Whether `first` and the escape behind it begin a sequence that stands for a character of fewer bytes.
+fn is_overlong(first: u8, rest: &[u8]) -> bool {
+    let second = rest.strip_prefix(b"%").and_then(hex_pair);
+    matches!((first, second), (0xc0 | 0xc1, Some(0x80..=0xbf)) | (0xe0, Some(0x80..=0x9f)) | (0xf0, Some(0x80..=0x8f)))
+}
+
+/// Looks at the canonical text, because the digits of the inner escape may have been escaped themselves.
+fn is_escaped_twice(text: &str) -> bool {
+    text.match_indices("%25").any(|(at, _)| hex_pair(&text.as_bytes()[at + 3..]).is_some())
+}
+
 fn check_segments(path: &str) -> Result<(), PathError> {
     let mut segments = path[1..].split('/').peekable();
     while let Some(segment) = segments.next() {
@@ -174,6 +192,8 @@ fn check_segments(path: &str) -> Result<(), PathError> {
         // Some servers strip parameters before they resolve dots; "%3B" is such a ';' for those that decode first.
         let head = segment.split(';').next().unwrap_or_default();
         let head = head.split("%3B").next().unwrap_or_default();
+        // And some drop spaces at the end of a name.
+        let head = head.trim_end_matches("%20");
         if matches!(head, "." | "..") {
             return Err(PathError::DotSegment);
         }
@@ -241,6 +261,14 @@ mod tests {
             ("/a%5Cb", "escaped_separator"),
             ("/a%252e", "double_escape"),
             ("/a%252f..", "double_escape"),
+            ("/a/%25%32e%25%32%65/b", "double_escape"),
+            ("/a/%252%65", "double_escape"),
+            ("/%c0%ae%C0%AE/b", "overlong_escape"),
+            ("/a%c1%9cb", "overlong_escape"),
+            ("/a%e0%80%afb", "overlong_escape"),
+            ("/a%f0%80%80%afb", "overlong_escape"),
+            ("/a/..%20/b", "dot_segment"),
+            ("/a/%2e%20%20;x", "dot_segment"),
             ("/a%00", "escaped_control"),
             ("/a%0d%0aX:", "escaped_control"),
             ("/a%7f", "escaped_control"),
@@ -277,6 +305,8 @@ mod tests {
             ("/a?b?c", "/a", "/a?b?c"),
             ("/a;v=2/b", "/a;v=2/b", "/a;v=2/b"),
             ("/a%25", "/a%25", "/a%25"),
+            ("/a%25%7a", "/a%25z", "/a%25z"),
+            ("/%c3%80%20/%e0%a0%80/%c0%20", "/%C3%80%20/%E0%A0%80/%C0%20", "/%C3%80%20/%E0%A0%80/%C0%20"),
             ("/a/", "/a/", "/a/"),
             ("/...", "/...", "/..."),
             ("/grpc.Svc/Method", "/grpc.Svc/Method", "/grpc.Svc/Method"),
@@ -328,7 +358,8 @@ mod tests {
     fn hostile_piece() -> impl Strategy<Value = &'static str> {
         proptest::sample::select(vec![
             "/", "/", "v1", "orders", "admin", ".", "..", "%2e", "%2E", "%2f", "%2F", "%5c", "\\", "%252e", "%252f",
-            ";", "%3b", ";x=1", "%00", "%0a", "//", "a", "%41", "?", "#", "%", "%c0%ae", "*",
+            ";", "%3b", ";x=1", "%00", "%0a", "//", "a", "%41", "?", "#", "%", "%c0%ae", "*", "%25", "%32", "%65",
+            "%66", "2", "e", "f", "%20",
         ])
     }
 
