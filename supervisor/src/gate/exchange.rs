@@ -33,9 +33,15 @@ impl Exchange {
     /// A connection on which nothing was said.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
+        Self::with(limits, limits)
+    }
+
+    /// The same with limits of their own for requests and answers. Those of the requests say how long a pipeline may be.
+    #[must_use]
+    pub fn with(limits: Limits, of_answers: Limits) -> Self {
         Self {
             requests: Gate::requests(limits),
-            answers: Gate::responses(limits),
+            answers: Gate::responses(of_answers),
             unanswered: VecDeque::new(),
             answering: None,
             limits,

@@ -61,10 +61,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
     }
 
     fn new(inner: S, role: Role, limits: Limits) -> Self {
+        let sent = limits.of_what_is_sent();
+        let exchange = match role {
+            Role::Server => Exchange::with(limits, sent),
+            Role::Client => Exchange::with(sent, limits),
+        };
         Self {
             inner,
             role,
-            exchange: Exchange::new(limits),
+            exchange,
             limits,
             handle: GateHandle::default(),
             held: BytesMut::new(),
@@ -240,7 +245,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             unseen.advance(used);
             self.unseen = if unseen.is_empty() { BytesMut::new() } else { unseen };
         }
-        if self.unseen.len() > self.limits.head_bytes {
+        if self.unseen.len() > self.limits.of_what_is_sent().head_bytes {
             return Err(self.unfit(Refusal::HeadTooLarge));
         }
         if let Some(reader) = self.reader.take() {

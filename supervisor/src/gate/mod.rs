@@ -72,6 +72,15 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// For the messages that go on from here: a head that was accepted at the limit still fits when it has been given the
+    /// headers that we add, of which the longest names two identities of up to 2 KiB.
+    #[must_use]
+    pub fn of_what_is_sent(self) -> Self {
+        Self { head_bytes: self.head_bytes + 8 * 1024, fields: self.fields + 8, ..self }
+    }
+}
+
 /// What a request means for the framing of its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asked {
