@@ -1,15 +1,26 @@
-//! The canonical path of a request: the only form that is decided and forwarded.
+//! The canonical path of a request: the only form that is decided and forwarded, together with the method as it stands.
 
 use http::{Method, Uri};
 use nova_policy::path::CanonicalPath;
 
+use crate::headers::asks_for_another_method;
 use crate::reason::Reason;
+
+/// Methods that are refused whatever the rules say: they send back what the request held, credentials too.
+const ECHOES: [&str; 2] = ["TRACE", "TRACK"];
 
 /// The canonical path of a target; `*` is for OPTIONS alone.
 ///
 /// # Errors
-/// [`Reason::BadPath`]
+/// [`Reason::BadPath`]; [`Reason::Unsupported`] for methods that are never carried; [`Reason::Malformed`] when the query asks
+/// for another method.
 pub fn canonical_path(method: &Method, uri: &Uri) -> Result<CanonicalPath, Reason> {
+    if ECHOES.iter().any(|echo| method.as_str().eq_ignore_ascii_case(echo)) {
+        return Err(Reason::Unsupported);
+    }
+    if uri.query().is_some_and(asks_for_another_method) {
+        return Err(Reason::Malformed);
+    }
     let target = uri.path_and_query().map_or("/", |target| target.as_str());
     if target == "*" {
         return if method == Method::OPTIONS { Ok(CanonicalPath::asterisk()) } else { Err(Reason::BadPath) };

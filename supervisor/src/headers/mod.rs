@@ -7,7 +7,7 @@ mod names;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use names::{CONNECTION_FIELDS, Spelling, is_identity, is_override};
+use names::{CONNECTION_FIELDS, Spelling, is_for_proxies, is_identity, is_override, is_override_parameter};
 
 /// The header that carries the caller's verified identity to an app.
 pub const XFCC: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
@@ -29,7 +29,7 @@ pub fn strip_request_headers(headers: &mut HeaderMap) -> Result<(), OverrideRefu
     }
     let wants_trailers = wants_trailers(headers);
     strip_connection(headers);
-    strip_matching(headers, |name| is_identity(name) || name.starts_with("proxy-"));
+    strip_matching(headers, |name| is_identity(name) || is_for_proxies(name));
     if wants_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
@@ -40,7 +40,7 @@ pub fn strip_request_headers(headers: &mut HeaderMap) -> Result<(), OverrideRefu
 pub fn strip_response_headers(headers: &mut HeaderMap) {
     strip_connection(headers);
     strip_matching(headers, |name| {
-        name.starts_with("x-nova-") || name.starts_with("proxy-") || name == "alt-svc" || name == XFCC.as_str()
+        name.starts_with("x-nova-") || is_for_proxies(name) || name == "alt-svc" || name == XFCC.as_str()
     });
 }
 
@@ -48,8 +48,17 @@ pub fn strip_response_headers(headers: &mut HeaderMap) {
 pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip_connection(trailers);
     strip_matching(trailers, |name| {
-        is_identity(name) || is_override(&Spelling::of_str(name)) || name.starts_with("proxy-")
+        is_identity(name) || is_override(name) || is_for_proxies(name) || matches!(name, "alt-svc" | "trailer")
     });
+}
+
+/// Whether a query holds a parameter that asks for another method than the one that is decided.
+#[must_use]
+pub fn asks_for_another_method(query: &str) -> bool {
+    query.split(['&', ';']).any(|parameter| {
+        let name = parameter.split('=').next().unwrap_or_default();
+        is_override_parameter(&Spelling::of_str(&decoded(name).to_ascii_lowercase()))
+    })
 }
 
 /// Sets the caller's identity, each header exactly once. Call it after [`strip_request_headers`].
@@ -100,6 +109,18 @@ fn strip_connection(headers: &mut HeaderMap) {
     }
 }
 
+/// Escapes decoded once; what is no escape stays.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        let escape = after.get(..2).filter(|_| byte == b'%').and_then(|digits| hex::decode(digits).ok());
+        rest = if escape.is_some() { &after[2..] } else { after };
+        bytes.push(escape.map_or(byte, |escape| escape[0]));
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// The tokens of all `Connection` headers.
 fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     headers
@@ -109,7 +130,7 @@ fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .flat_map(|value| value.split(',').map(str::trim).filter(|name| !name.is_empty()))
 }
 
-/// Removes the headers whose name, with `_` read as `-`, matches.
+/// Removes the headers whose name matches in whatever spelling.
 fn strip_matching(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
     // Most requests hold none, and then nothing is allocated.
     let named: Vec<HeaderName> = headers.keys().filter(|name| matches(&Spelling::of(name))).cloned().collect();

@@ -1,5 +1,7 @@
 //! What crosses and what does not.
 
+use proptest::prelude::*;
+
 use super::*;
 
 fn map(fields: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -32,6 +34,8 @@ fn identity_that_a_client_sent_never_crosses() {
         "X-Forwarded-Client-Cert",
         "x_forwarded_client_cert",
         "x-forwarded_client-cert",
+        "X.Forwarded.Client.Cert",
+        "x~forwarded!client*cert",
         "Client-Cert",
         "Client-Cert-Chain",
         "client_cert",
@@ -51,8 +55,11 @@ fn identity_that_a_client_sent_never_crosses() {
         "X-Rewrite-URL",
         "Remote-User",
         "True-Client-IP",
+        "Client-IP",
+        "WL-Proxy-Client-Cert",
         "Proxy-Authorization",
         "proxy_authorization",
+        "Proxy",
     ];
     for name in claimed {
         for _ in 0..2 {
@@ -102,7 +109,6 @@ fn hop_by_hop_headers_stay_on_their_hop() {
         ("proxy-connection", "keep-alive"),
         ("proxy-authorization", "Basic dTpw"),
         ("te", "gzip"),
-        ("trailer", "x"),
         ("transfer-encoding", "chunked"),
         ("accept", "*/*"),
     ];
@@ -112,6 +118,34 @@ fn hop_by_hop_headers_stay_on_their_hop() {
     let mut headers = map(&fields);
     strip_response_headers(&mut headers);
     assert_eq!(names(&headers), ["accept"]);
+}
+
+#[test]
+fn which_trailers_follow_may_be_said() {
+    let mut headers = map(&[("trailer", "x-sum"), ("connection", "close")]);
+    strip_request_headers(&mut headers).expect("no override");
+    assert_eq!(names(&headers), ["trailer"]);
+    strip_response_headers(&mut headers);
+    assert_eq!(names(&headers), ["trailer"]);
+}
+
+#[test]
+fn a_parameter_asks_for_another_method_in_every_spelling() {
+    for query in [
+        "_method=PUT",
+        "a&_METHOD=PUT",
+        "a;_method",
+        "%5Fmethod=PUT",
+        ".method=PUT",
+        "_HttpMethod=PUT",
+        "$httpMethod=PUT",
+        "X-HTTP-Method-Override=PUT",
+    ] {
+        assert!(asks_for_another_method(query), "{query}");
+    }
+    for query in ["", "method=PUT", "my_method=PUT", "a=_method", "_methods=PUT", "%255Fmethod=PUT", "%5", "%zz=%"] {
+        assert!(!asks_for_another_method(query), "{query}");
+    }
 }
 
 #[test]
@@ -128,6 +162,7 @@ fn answers_cannot_speak_for_the_supervisor_or_point_elsewhere() {
     let mut headers = map(&[
         ("x-nova-decision-id", "1"),
         ("x_nova_decision_id", "1"),
+        ("x.nova.decision.id", "1"),
         ("x-forwarded-client-cert", "1"),
         ("alt-svc", "h3=\":443\""),
         ("proxy-authenticate", "Basic"),
@@ -140,8 +175,13 @@ fn answers_cannot_speak_for_the_supervisor_or_point_elsewhere() {
 
 #[test]
 fn trailers_cannot_do_what_headers_cannot() {
-    let mut trailers =
-        map(&[("grpc-status", "0"), ("x_spiffe_id", "x"), ("x-http-method-override", "DELETE"), ("te", "x")]);
+    let mut trailers = map(&[
+        ("grpc-status", "0"),
+        ("x_spiffe_id", "x"),
+        ("x-http-method-override", "DELETE"),
+        ("te", "x"),
+        ("alt-svc", "x"),
+    ]);
     strip_trailers(&mut trailers);
     assert_eq!(names(&trailers), ["grpc-status"]);
 }
@@ -162,4 +202,77 @@ fn an_upgrade_is_one_protocol_that_connection_names_and_never_h2c() {
     strip_request_headers(&mut headers).expect("no override");
     set_upgrade(&mut headers, protocol);
     assert_eq!(names(&headers), ["connection", "upgrade"]);
+}
+
+/// A name as a server sees it that makes one variable of all spellings, written down apart from the code under test.
+fn folded(name: &HeaderName) -> String {
+    name.as_str().chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '-' }).collect()
+}
+
+fn speaks_for_us(name: &HeaderName) -> bool {
+    let name = folded(name);
+    ["x-nova-", "x-spiffe-", "x-forwarded-", "client-cert", "x-client-cert", "x-ssl-client", "proxy-"]
+        .iter()
+        .any(|ours| name.starts_with(ours))
+        || ["forwarded", "spiffe-id", "x-real-ip", "client-ip", "proxy", "connection", "upgrade"].contains(&&*name)
+}
+
+/// Names near those of ours: with other separators, other case, a letter more or less.
+fn near_name() -> impl Strategy<Value = HeaderName> {
+    let ours = prop::sample::select(vec![
+        "x-forwarded-client-cert",
+        "x-forwarded-for",
+        "x-nova-decision-id",
+        "x-spiffe-id",
+        "client-cert",
+        "x-ssl-client-verify",
+        "forwarded",
+        "proxy",
+        "proxy-authorization",
+        "client-ip",
+        "upgrade",
+        "accept",
+    ]);
+    let separators = prop::collection::vec(prop::sample::select("-_.~+!#$%&'*^`|x".chars().collect::<Vec<_>>()), 6);
+    (ours, separators, any::<u64>()).prop_map(|(ours, separators, case)| {
+        let mut next = separators.into_iter();
+        let spelled: String = ours
+            .chars()
+            .enumerate()
+            .map(|(at, letter)| match letter {
+                '-' => next.next().unwrap_or('-'),
+                _ if case >> (at % 64) & 1 == 1 => letter.to_ascii_uppercase(),
+                _ => letter,
+            })
+            .collect();
+        HeaderName::from_bytes(spelled.as_bytes()).expect("token letters only")
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    // covers: C7.5, C13.2 (F-IH08)
+    #[test]
+    fn fuzz_smoke_no_header_that_speaks_for_us_survives_in_any_spelling(
+        names in prop::collection::vec(near_name(), 0..12), named in prop::collection::vec(near_name(), 0..4),
+    ) {
+        let claimed = HeaderValue::from_static("claimed");
+        let mut headers: HeaderMap = names.into_iter().map(|name| (name, claimed.clone())).collect();
+        for name in named {
+            headers.append(header::CONNECTION, HeaderValue::from_str(name.as_str()).expect("a value"));
+        }
+        let (mut answer, mut trailers) = (headers.clone(), headers.clone());
+        strip_request_headers(&mut headers).expect("no override among them");
+        prop_assert!(!headers.keys().any(speaks_for_us), "{:?}", headers);
+        let ours = HeaderValue::from_static("ours");
+        set_identity(&mut headers, &ours, &ours);
+        for name in [XFCC, XFF] {
+            prop_assert!(headers.get_all(name).iter().eq([&ours]));
+        }
+        strip_response_headers(&mut answer);
+        prop_assert!(!answer.keys().any(|name| folded(name).starts_with("x-nova-") || folded(name) == XFCC.as_str()));
+        strip_trailers(&mut trailers);
+        prop_assert!(!trailers.keys().any(speaks_for_us), "{:?}", trailers);
+    }
 }
