@@ -9,6 +9,7 @@ use nova_policy::input::Input;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use crate::reason::Reason;
 use crate::state::endpoint::EndpointSpec;
 
 /// What a line is about.
@@ -50,6 +51,9 @@ pub struct Dest {
     pub addr: Option<SocketAddr>,
 }
 
+/// Stands in the place of a path that no path could be made of. A path starts with `/` or is `*`.
+const UNPARSED: &str = "unparsed";
+
 /// One line. Never a query string, a body, a header value or a secret. What many lines have in common is shared, not copied.
 #[derive(Debug, Clone)]
 pub struct Line {
@@ -79,7 +83,7 @@ pub struct Line {
     pub dest: Dest,
     /// HTTP method.
     pub method: String,
-    /// Canonical path, without the query.
+    /// Canonical path, without the query; empty when none could be made.
     pub path: String,
     /// Rule that decided.
     pub rule: String,
@@ -128,7 +132,7 @@ impl Serialize for Line {
         known(&mut map, "dest_port", Some(self.dest.port).filter(|port| *port > 0).as_ref())?;
         known(&mut map, "dest_addr", self.dest.addr.as_ref())?;
         text(&mut map, "method", &self.method)?;
-        text(&mut map, "path", &self.path)?;
+        text(&mut map, "path", self.path_or_unparsed())?;
         text(&mut map, "rule", &self.rule)?;
         map.serialize_entry("verdict", &self.verdict)?;
         map.serialize_entry("reason", self.reason)?;
@@ -142,6 +146,13 @@ impl Serialize for Line {
         text(&mut map, "close", self.close)?;
         known(&mut map, "input", self.input.as_deref())?;
         map.end()
+    }
+}
+
+impl Line {
+    fn path_or_unparsed(&self) -> &str {
+        let should_have_one = self.kind == Kind::Request || self.reason == Reason::Malformed.as_str();
+        if self.path.is_empty() && should_have_one { UNPARSED } else { &self.path }
     }
 }
 
