@@ -14,7 +14,7 @@ const HELLO_MAX: usize = 16 * 1024;
 
 /// What the first bytes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// A whole ClientHello and the name in it.
     Tls {
         /// Lower case.
@@ -40,8 +40,9 @@ pub(super) struct Opening {
     pub(super) broken: bool,
 }
 
-/// Says what `bytes` are.
-pub(super) fn kind(bytes: &[u8]) -> Verdict {
+/// Says what `bytes` are. Once that is known, more bytes do not change it.
+#[must_use]
+pub fn kind(bytes: &[u8]) -> Verdict {
     if bytes.first() != Some(&0x16) {
         return Verdict::Other;
     }
@@ -131,6 +132,8 @@ fn check(verdict: &Verdict, host: &str, to_workload: bool) -> Option<Reason> {
 mod tests {
     use std::sync::Arc;
 
+    use proptest::prelude::*;
+
     use super::*;
 
     fn client_hello(name: &str) -> Vec<u8> {
@@ -172,5 +175,61 @@ mod tests {
     #[test]
     fn tls_records_without_a_hello_name_nobody() {
         assert_eq!(kind(&[0x16, 3, 1, 0, 4, 9, 9, 9, 9]), Verdict::Tls { sni: None });
+    }
+
+    /// The same handshake bytes in records of other lengths.
+    fn in_records(hello: &[u8], lengths: &[usize]) -> Vec<u8> {
+        let mut records = Vec::new();
+        let (mut rest, mut lengths) = (&hello[5..], lengths.iter().cycle());
+        while !rest.is_empty() {
+            let (part, after) = rest.split_at((*lengths.next().unwrap_or(&1)).min(rest.len()));
+            records.extend([0x16, 3, 1]);
+            records.extend(u16::try_from(part.len()).expect("short").to_be_bytes());
+            records.extend(part);
+            rest = after;
+        }
+        records
+    }
+
+    /// What is known of `bytes` when they come in pieces that end at `cuts`.
+    fn known_first(bytes: &[u8], cuts: &[prop::sample::Index]) -> Vec<Verdict> {
+        let mut ends: Vec<_> = cuts.iter().map(|cut| 1 + cut.index(bytes.len())).collect();
+        ends.push(bytes.len());
+        ends.sort_unstable();
+        ends.iter().map(|end| kind(&bytes[..*end])).filter(|verdict| *verdict != Verdict::Incomplete).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        // covers: C13.3
+        #[test]
+        fn fuzz_smoke_a_hello_names_the_same_host_however_it_is_cut(
+            lengths in prop::collection::vec(1..600usize, 1..8),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
+            after in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let mut bytes = in_records(&client_hello("api.stripe.com"), &lengths);
+            bytes.extend(after);
+            for verdict in known_first(&bytes, &cuts) {
+                prop_assert_eq!(verdict, Verdict::Tls { sni: Some("api.stripe.com".into()) });
+            }
+        }
+
+        // covers: C13.3
+        #[test]
+        fn fuzz_smoke_what_is_known_of_any_bytes_stays_whatever_follows(
+            edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), any::<bool>()), 1..6),
+            lengths in prop::collection::vec(1..600usize, 1..4),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
+        ) {
+            let mut bytes = in_records(&client_hello("api.stripe.com"), &lengths);
+            for (at, byte, insert) in edits {
+                let at = at.index(bytes.len());
+                if insert { bytes.insert(at, byte) } else { bytes[at] = byte }
+            }
+            let known = known_first(&bytes, &cuts);
+            prop_assert!(known.windows(2).all(|pair| pair[0] == pair[1]), "{:?}", known);
+        }
     }
 }

@@ -10,7 +10,7 @@
 //! Who asks is the endpoint whose link the connection came over. Nothing that the guest sends changes that.
 
 mod connect;
-mod first;
+pub mod first;
 mod http;
 mod socks;
 mod tunnel;
