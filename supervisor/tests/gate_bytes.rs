@@ -552,6 +552,7 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
+    // covers: C13.1
     /// The smoke run of the fuzz targets: no panic, no dependence on the cut, and httparse ends every head where the gate
     /// does.
     #[test]
@@ -575,6 +576,7 @@ proptest! {
         }
     }
 
+    // covers: C13.1
     #[test]
     fn fuzz_smoke_answers(input in mutated(), status in 100..600u16, cut in 1..40usize) {
         let text = String::from_utf8_lossy(&input).replace("GET /a HTTP/1.1", &format!("HTTP/1.1 {status} x"));
