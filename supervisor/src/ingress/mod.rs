@@ -99,7 +99,7 @@ impl Ingress {
         let (stream, identity) = match port.mode {
             PortMode::Tcp => (Stream::Tcp(tcp), None),
             PortMode::Mtls | PortMode::Tls => {
-                match self.tls.accept(&endpoint, &port, tcp, &mut accepted.record).await {
+                match self.tls.accept(&endpoint, &port, tcp, from, &mut accepted.record).await {
                     Some(done) => done,
                     None => return,
                 }

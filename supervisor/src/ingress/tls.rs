@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -54,12 +55,17 @@ impl Terminator {
         endpoint: &Arc<Endpoint>,
         port: &PortSpec,
         tcp: TcpStream,
+        from: SocketAddr,
         record: &mut Record,
     ) -> Option<(Stream, Option<PeerIdentity>)> {
-        let Some(_handshake) = endpoint.take_handshake() else {
-            record.deny(Reason::LimitConnections);
-            Stream::Tcp(tcp).abort().await;
-            return None;
+        let _handshake = match endpoint.take_handshake(from.ip()) {
+            Ok(handshake) => handshake,
+            Err(none) => {
+                record.deny(Reason::LimitConnections);
+                record.detail(none.as_str());
+                Stream::Tcp(tcp).abort().await;
+                return None;
+            }
         };
         let config = match self.config(&endpoint.svid, port) {
             Ok(config) => config,

@@ -10,6 +10,7 @@ pub use nova_policy::workloads::PortTls;
 use nova_proto::ids::{BootToken, PodUid, PortName, SpiffeId, TenantId, WorkloadId};
 use tokio::sync::watch;
 
+use super::handshakes::{HandshakeSlot, Handshakes, NoPlace};
 use crate::tls::SvidCell;
 
 /// What novalet (or `endpoints.yaml`) says. Validated, immutable: an update replaces the whole value.
@@ -147,7 +148,7 @@ pub struct Endpoint {
     spec: ArcSwap<EndpointSpec>,
     stage: watch::Sender<Stage>,
     open: AtomicUsize,
-    handshakes: AtomicUsize,
+    handshakes: Arc<Handshakes>,
     /// The SVID that handshakes of this endpoint use; empty until one is issued.
     pub svid: Arc<SvidCell>,
     /// Last reason and message acknowledged, for the admin surface.
@@ -174,7 +175,7 @@ impl Endpoint {
             spec: ArcSwap::from_pointee(spec),
             stage: watch::Sender::new(Stage::Waiting),
             open: AtomicUsize::new(0),
-            handshakes: AtomicUsize::new(0),
+            handshakes: Arc::default(),
             svid: SvidCell::empty(),
             status: ArcSwapOption::empty(),
         })
@@ -230,33 +231,27 @@ impl Endpoint {
     #[must_use]
     pub fn take_connection(self: &Arc<Self>) -> Option<Slot> {
         let cap = self.spec.load().limits.max_connections;
-        Slot::take(self, |endpoint| &endpoint.open, cap)
+        let one_more = |open: usize| (open < cap).then_some(open + 1);
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
+        Some(Slot { endpoint: Arc::clone(self) })
     }
 
-    /// Takes one of the endpoint's handshakes, or `None` at the cap.
-    #[must_use]
-    pub fn take_handshake(self: &Arc<Self>) -> Option<Slot> {
-        let cap = self.spec.load().limits.max_handshakes;
-        Slot::take(self, |endpoint| &endpoint.handshakes, cap)
+    /// Takes one of the endpoint's handshakes for a client at `source`.
+    ///
+    /// # Errors
+    /// At the cap, and when the source has its share.
+    pub fn take_handshake(&self, source: IpAddr) -> Result<HandshakeSlot, NoPlace> {
+        self.handshakes.take(source, self.spec.load().limits.max_handshakes)
     }
 }
 
-/// A counted place; given back when dropped.
+/// A connection's place under the cap; given back when dropped.
 pub struct Slot {
     endpoint: Arc<Endpoint>,
-    counter: fn(&Endpoint) -> &AtomicUsize,
-}
-
-impl Slot {
-    fn take(endpoint: &Arc<Endpoint>, counter: fn(&Endpoint) -> &AtomicUsize, cap: usize) -> Option<Self> {
-        let one_more = |open: usize| (open < cap).then_some(open + 1);
-        counter(endpoint).fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Self { endpoint: Arc::clone(endpoint), counter })
-    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        (self.counter)(&self.endpoint).fetch_sub(1, Ordering::Relaxed);
+        self.endpoint.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
