@@ -130,6 +130,8 @@ pub struct Port {
     pub protocol: Protocol,
     /// What it says of TLS.
     pub tls: PortTls,
+    /// Whether the app gets a PROXY header in front of each connection's bytes.
+    pub proxy_protocol_v2: bool,
 }
 
 /// What a port that terminates TLS says of it.

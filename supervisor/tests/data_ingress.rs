@@ -86,6 +86,7 @@ fn a_method_without_a_rule_is_answered_403_with_the_id_of_its_record() {
 }
 
 // covers: A7d
+// covers: C7b
 #[test]
 fn the_app_sees_the_verified_caller_once_and_no_copy_of_it() {
     let node = Node::start();

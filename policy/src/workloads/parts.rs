@@ -14,8 +14,18 @@ use crate::yaml::{Map, Node, Reader};
 const RESERVED_CIDS: [u64; 4] = [0, 1, 2, 0xffff_ffff];
 
 /// Keys of a port.
-const PORT_KEYS: [&str; 9] =
-    ["name", "port", "target_port", "target_unix", "mode", "protocol", "tls12", "certificate", "strip_token"];
+const PORT_KEYS: [&str; 10] = [
+    "name",
+    "port",
+    "target_port",
+    "target_unix",
+    "mode",
+    "protocol",
+    "tls12",
+    "certificate",
+    "strip_token",
+    "proxy_protocol_v2",
+];
 
 pub(crate) fn labels(reader: &mut Reader<'_>, node: &Node) -> BTreeMap<String, String> {
     let Some(map) = reader.any_map(node, "labels") else { return BTreeMap::new() };
@@ -80,7 +90,9 @@ fn port(reader: &mut Reader<'_>, node: &Node) -> Option<Port> {
         None => Some(Protocol::Tcp),
     };
     let tls = port_tls(reader, &map, mode, protocol);
-    Some(Port { name: name?, port: number?, target: target?, mode: mode?, protocol: protocol?, tls })
+    let proxy_protocol_v2 =
+        map.get("proxy_protocol_v2").and_then(|node| reader.flag(node, "proxy_protocol_v2")).unwrap_or(false);
+    Some(Port { name: name?, port: number?, target: target?, mode: mode?, protocol: protocol?, tls, proxy_protocol_v2 })
 }
 
 fn port_tls(reader: &mut Reader<'_>, map: &Map<'_>, mode: Option<Mode>, protocol: Option<Protocol>) -> PortTls {

@@ -161,6 +161,7 @@ fn port(port: workloads::Port) -> proto::Port {
         tls12: port.tls.tls12,
         certificate: port.tls.certificate.unwrap_or_default(),
         strip_token: port.tls.strip_token,
+        proxy_protocol_v2: port.proxy_protocol_v2,
         ..proto::Port::default()
     }
 }

@@ -4,6 +4,7 @@
 //! it; then every copy of an identity header that a client sent goes, in whatever spelling; only then is ours set.
 
 mod names;
+pub mod proxy_v2;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 

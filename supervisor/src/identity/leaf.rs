@@ -78,6 +78,15 @@ pub(super) fn parse_certificate<'a>(der: &'a CertificateDer<'_>) -> Result<X509C
     }
 }
 
+/// The common name in a certificate's subject; the last one, as Go reads it, if there are several. It is for people and logs:
+/// nothing is decided by it here.
+#[must_use]
+pub fn common_name(der: &CertificateDer<'_>) -> Option<String> {
+    let certificate = parse_certificate(der).ok()?;
+    let name = certificate.subject().iter_common_name().last()?;
+    name.as_str().ok().map(str::to_owned)
+}
+
 /// Times before 1970 count as 1970: expired either way.
 pub(super) fn system_time(time: ASN1Time) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or(0))

@@ -30,7 +30,7 @@ pub use self::dev::{DEV_TRUST_DOMAIN, DevSource, dev_spiffe_id};
 pub use self::dev_ca::{DevCa, Issued};
 pub use self::error::IdentityError;
 pub use self::files::FilesSource;
-pub use self::leaf::{LeafError, Names};
+pub use self::leaf::{LeafError, Names, common_name};
 pub use self::peer::{IdentifyError, PeerIdentity, Usage, identify};
 pub use self::svid::Svid;
 pub use self::trust::{Federated, RootSet, TrustBundles, TrustDomain};

@@ -126,7 +126,7 @@ impl Ingress {
             since: std::time::Instant::now(),
         });
         match port.protocol {
-            Protocol::Raw => raw::carry(self, conn, permit, stream).await,
+            Protocol::Raw => raw::carry(self, conn, &port, permit, stream, from).await,
             Protocol::Http => http::serve(self, conn, permit, stream).await,
         }
     }

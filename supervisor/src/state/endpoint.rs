@@ -78,6 +78,8 @@ pub struct PortSpec {
     pub tls: PortTls,
     /// HTTP path of the health check; without one a connect is the check.
     pub health_path: Option<String>,
+    /// Whether the app is told of each caller in front of its first byte.
+    pub proxy_v2: bool,
 }
 
 /// Where the relay connects in the guest.

@@ -142,6 +142,7 @@ fn port(port: &workloads::Port) -> control::Port {
         tls12: port.tls.tls12,
         certificate: port.tls.certificate.clone().unwrap_or_default(),
         strip_token: port.tls.strip_token,
+        proxy_protocol_v2: port.proxy_protocol_v2,
         ..control::Port::default()
     }
 }

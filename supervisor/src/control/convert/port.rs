@@ -28,15 +28,16 @@ pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(
         certificate,
         strip_token,
     } = message;
-    if proxy_protocol_v2 {
-        mistakes.add(Why::UnsupportedFeature, format!("port {name:?}: PROXY v2 is not sent by this version"));
-    }
     let mode = self::mode(&name, mode, mistakes);
     let protocol = self::protocol(&name, protocol, mistakes);
     let certificate = (!certificate.is_empty()).then_some(certificate);
     let tls = PortTls { tls12, certificate, strip_token };
     if let Some(problem) = misplaced(&tls, mode, protocol) {
         mistakes.add(Why::BadPort, format!("port {name:?}: {problem}"));
+    }
+    if proxy_protocol_v2 && protocol == Some(Protocol::Http) {
+        let problem = "proxy_protocol_v2 is for ports of protocol tcp; on http the app reads x-forwarded-client-cert";
+        mistakes.add(Why::UnsupportedFeature, format!("port {name:?}: {problem}"));
     }
     let target = self::target(&name, target_port, &target_unix, mistakes);
     let health = health.map(|health| self::health(&name, health, mistakes));
@@ -50,7 +51,16 @@ pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(
         }
     };
     let (mode, protocol) = (mode?, protocol?);
-    let port = PortSpec { name: name?, port: number?, target: target?, mode, protocol, tls, health_path };
+    let port = PortSpec {
+        name: name?,
+        port: number?,
+        target: target?,
+        mode,
+        protocol,
+        tls,
+        health_path,
+        proxy_v2: proxy_protocol_v2,
+    };
     Some((port, plan))
 }
 

@@ -85,7 +85,11 @@ fn what_this_version_does_not_serve_is_refused_instead_of_served_otherwise() {
     assert_eq!(refused(|m| m.ports[0].mode = 9), Why::UnsupportedMode);
     assert_eq!(refused(|m| m.ports[0].protocol = Proto::Grpc as i32), Why::UnsupportedProtocol);
     assert_eq!(refused(|m| m.ports[0].protocol = 9), Why::UnsupportedProtocol);
-    assert_eq!(refused(|m| m.ports[0].proxy_protocol_v2 = true), Why::UnsupportedFeature);
+    let http_with_header = |m: &mut proto::Endpoint| {
+        m.ports[0].protocol = Proto::Http as i32;
+        m.ports[0].proxy_protocol_v2 = true;
+    };
+    assert_eq!(refused(http_with_header), Why::UnsupportedFeature);
     assert_eq!(refused(|m| m.isolation = String::new()), Why::UnknownIsolation);
     assert_eq!(refused(|m| m.isolation = "Shared".into()), Why::UnknownIsolation);
     assert_eq!(refused(|m| m.isolation = "dedicated".into()), Why::DedicatedNotHere);
