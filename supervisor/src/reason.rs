@@ -219,6 +219,19 @@ impl Public {
         }
     }
 
+    /// Status code of gRPC: permission denied, invalid argument, internal, unavailable, deadline exceeded.
+    #[must_use]
+    pub fn grpc_status(self) -> u16 {
+        match self {
+            Self::Ok => 0,
+            Self::Malformed => 3,
+            Self::UpstreamTimeout => 4,
+            Self::Denied | Self::UseHttp => 7,
+            Self::NotCarried => 13,
+            Self::Unavailable | Self::UpstreamFailed => 14,
+        }
+    }
+
     /// What the caller can do about it.
     #[must_use]
     pub fn text(self) -> &'static str {

@@ -99,6 +99,8 @@ pub struct Line {
     pub upgraded: bool,
     /// HTTP status that the caller got.
     pub status: Option<u16>,
+    /// Status code of gRPC that the caller got from us.
+    pub grpc_status: Option<u16>,
     /// Bytes of payload from the caller.
     pub bytes_in: u64,
     /// Bytes of payload to the caller.
@@ -140,6 +142,7 @@ impl Serialize for Line {
         text(&mut map, "credential", &self.credential)?;
         known(&mut map, "upgraded", Some(&self.upgraded).filter(|upgraded| **upgraded))?;
         known(&mut map, "status", self.status.as_ref())?;
+        known(&mut map, "grpc_status", self.grpc_status.as_ref())?;
         map.serialize_entry("bytes_in", &self.bytes_in)?;
         map.serialize_entry("bytes_out", &self.bytes_out)?;
         map.serialize_entry("duration_us", &self.duration_us)?;

@@ -45,6 +45,7 @@ impl Record {
             credential: String::new(),
             upgraded: false,
             status: None,
+            grpc_status: None,
             bytes_in: 0,
             bytes_out: 0,
             duration_us: 0,
@@ -129,6 +130,11 @@ impl Record {
     /// Status code that the caller got.
     pub fn status(&mut self, status: u16) {
         self.line.status = Some(status);
+    }
+
+    /// Status code of gRPC that the caller got.
+    pub fn grpc_status(&mut self, status: u16) {
+        self.line.grpc_status = Some(status);
     }
 
     /// Adds payload bytes.

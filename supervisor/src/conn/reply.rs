@@ -1,7 +1,7 @@
 //! What a caller is told when a call does not pass: RFC 9457 problem details, and nothing that an outsider could learn from.
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -29,10 +29,45 @@ struct Problem<'a> {
     explain: Option<String>,
 }
 
-/// The answer for `reason`. `call` is what the caller itself asked for and is told only to guests of this node, together
+/// How a caller reads a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// A status code with problem details.
+    Problem,
+    /// 200 with a gRPC status and no message: clients of gRPC take any other status for a broken server.
+    Grpc,
+    /// The same, for the clients in browsers.
+    GrpcWeb,
+}
+
+impl Form {
+    /// What the content type of the request asks for.
+    #[must_use]
+    pub fn of(headers: &HeaderMap) -> Self {
+        let value = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+        match value.strip_prefix(b"application/grpc") {
+            Some([] | [b'+' | b';' | b' ', ..]) => Self::Grpc,
+            Some([b'-', b'w', b'e', b'b', ..]) => Self::GrpcWeb,
+            _ => Self::Problem,
+        }
+    }
+}
+
+/// The answer for `reason` in the form that the caller reads. `call` is what the caller itself asked for and is told only to guests of this node, together
 /// with the command that explains the denial; outsiders get the id alone.
-pub fn refusal(record: &mut Record, reason: Reason, call: Option<&str>) -> Response<ReplyBody> {
-    let public = reason.public();
+pub fn refusal(record: &mut Record, reason: Reason, call: Option<&str>, form: Form) -> Response<ReplyBody> {
+    let mut response = match form {
+        Form::Problem => problem(record, reason.public(), call),
+        Form::Grpc => trailers_only(record, reason.public(), "application/grpc"),
+        Form::GrpcWeb => trailers_only(record, reason.public(), "application/grpc-web"),
+    };
+    let headers = response.headers_mut();
+    headers.insert(DECISION_ID, HeaderValue::from_str(record.decision_id()).unwrap_or(HeaderValue::from_static("-")));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+fn problem(record: &mut Record, public: Public, call: Option<&str>) -> Response<ReplyBody> {
     record.status(public.status());
     let id = record.decision_id();
     let problem = Problem {
@@ -46,14 +81,38 @@ pub fn refusal(record: &mut Record, reason: Reason, call: Option<&str>) -> Respo
     };
     // Serialising strings and numbers cannot fail; an empty body would still carry the id in its header.
     let body = serde_json::to_vec(&problem).unwrap_or_default();
-    let id = HeaderValue::from_str(id).unwrap_or(HeaderValue::from_static("-"));
     let mut response = Response::new(ReplyBody::Text(Full::new(Bytes::from(body))));
     *response.status_mut() = StatusCode::from_u16(public.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-    headers.insert(DECISION_ID, id);
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     response
+}
+
+/// A gRPC answer of headers alone, which stand for the trailers: status and message.
+fn trailers_only(record: &mut Record, public: Public, content_type: &'static str) -> Response<ReplyBody> {
+    record.status(200);
+    record.grpc_status(public.grpc_status());
+    let mut response = Response::new(ReplyBody::Text(Full::default()));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert("grpc-status", HeaderValue::from(public.grpc_status()));
+    headers.insert(
+        "grpc-message",
+        HeaderValue::from_str(&percent_encoded(public.text())).unwrap_or(HeaderValue::from_static("")),
+    );
+    response
+}
+
+/// As gRPC writes messages: printable ASCII but `%` stands for itself.
+fn percent_encoded(text: &str) -> String {
+    use std::fmt::Write as _;
+    text.bytes().fold(String::with_capacity(text.len()), |mut encoded, byte| {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            // Writing to a string cannot fail.
+            _ => _ = write!(encoded, "%{byte:02X}"),
+        }
+        encoded
+    })
 }
 
 /// Ends the connection of a request that asked to leave HTTP and may not: hyper hands such a connection out instead of

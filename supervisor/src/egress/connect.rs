@@ -11,7 +11,7 @@ use nova_policy::host::Authority;
 
 use super::{Guest, tunnel};
 use crate::conn::body::ReplyBody;
-use crate::conn::reply::{end_gently, refusal};
+use crate::conn::reply::{Form, end_gently, refusal};
 use crate::gate::io::GatedIo;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
@@ -32,7 +32,7 @@ pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>) -> Res
         Ok(opened) => opened,
         Err(reason) => {
             end_gently::<Prefixed>(hyper::upgrade::on(request));
-            return close(refusal(&mut record, reason, Some(&format!("CONNECT {target}"))));
+            return close(refusal(&mut record, reason, Some(&format!("CONNECT {target}")), Form::Problem));
         }
     };
     record.status(200);

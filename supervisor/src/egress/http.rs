@@ -19,7 +19,7 @@ use nova_policy::path::CanonicalPath;
 use super::{Guest, connect};
 use crate::audit::Record;
 use crate::conn::body::{InFlight, ReplyBody, RequestBody};
-use crate::conn::reply::{end_gently, refusal};
+use crate::conn::reply::{Form, end_gently, refusal};
 use crate::conn::{Cut, Event, canonical_path};
 use crate::copy::{self, Forward};
 use crate::decide::Permit;
@@ -128,7 +128,7 @@ impl Connection {
                 record.deny(reason);
                 // A refusal waits for nothing: without this a flood of them would take turn after turn.
                 tokio::task::yield_now().await;
-                return Ok(refusal(&mut record, reason, Some(&call)));
+                return Ok(refusal(&mut record, reason, Some(&call), Form::Problem));
             }
         };
         let open = async |record: &mut Record| self.dial(&ready.permit, record).await;
@@ -136,7 +136,7 @@ impl Connection {
             Ok(response) => Ok(response),
             Err((mut record, reason)) => {
                 let reason = self.blame(&mut record, reason);
-                Ok(refusal(&mut record, reason, Some(&call)))
+                Ok(refusal(&mut record, reason, Some(&call), Form::Problem))
             }
         }
     }

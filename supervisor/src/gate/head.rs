@@ -7,7 +7,7 @@ use super::{
 };
 
 /// Longest method. The longest registered one has 17 letters.
-const METHOD_MAX: usize = 32;
+pub(super) const METHOD_MAX: usize = 32;
 
 /// How the body of a message ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -284,7 +284,7 @@ fn asks_upgrade(value: &[u8]) -> bool {
 }
 
 /// Digits without a leading zero, at most 18 of them: hyper keeps the two highest values for itself.
-fn decimal(value: &[u8]) -> Option<u64> {
+pub(super) fn decimal(value: &[u8]) -> Option<u64> {
     let plain = matches!(value, [b'0'] | [b'1'..=b'9', ..]) && value.len() <= 18;
     if !plain || !value.iter().all(u8::is_ascii_digit) {
         return None;

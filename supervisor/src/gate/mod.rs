@@ -22,6 +22,7 @@ mod chunk;
 mod closing;
 mod deadline;
 mod exchange;
+mod fields;
 mod follow;
 mod handle;
 mod head;
@@ -31,6 +32,7 @@ mod refusal;
 mod target;
 
 pub use exchange::{Exchange, ReadState};
+pub use fields::{check_request, check_trailers};
 pub use follow::Gate;
 pub use handle::GateHandle;
 pub use refusal::{Refusal, refusal_response};

@@ -62,6 +62,21 @@ pub fn asks_for_another_method(query: &str) -> bool {
     })
 }
 
+/// Puts the pieces of a cookie together again: HTTP/2 may send them as fields of their own, and in HTTP/1 there is one.
+pub fn join_cookies(headers: &mut HeaderMap) {
+    let mut pieces = headers.get_all(header::COOKIE).iter();
+    let (Some(first), Some(second)) = (pieces.next(), pieces.next()) else { return };
+    let mut joined = first.as_bytes().to_vec();
+    for piece in std::iter::once(second).chain(pieces) {
+        joined.extend_from_slice(b"; ");
+        joined.extend_from_slice(piece.as_bytes());
+    }
+    // Pieces of valid values make a valid value.
+    if let Ok(joined) = HeaderValue::from_bytes(&joined) {
+        headers.insert(header::COOKIE, joined);
+    }
+}
+
 /// Sets the caller's identity, each header exactly once. Call it after [`strip_request_headers`].
 pub fn set_identity(headers: &mut HeaderMap, xfcc: &HeaderValue, xff: &HeaderValue) {
     headers.insert(XFCC, xfcc.clone());

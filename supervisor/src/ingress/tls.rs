@@ -16,8 +16,8 @@ use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, PortMode, PortSpec, Protocol};
 use crate::tls::{
-    ALPN_HTTP1, Certificates, Clients, HandshakeFailure, PeerIdentity, PeerVerifier, SvidCell, Versions, peer_identity,
-    port_config, quickack,
+    ALPN_HTTP1, ALPN_HTTP2, Certificates, Clients, HandshakeFailure, PeerIdentity, PeerVerifier, SvidCell, Versions,
+    peer_identity, port_config, quickack,
 };
 
 /// A caller that has not finished its handshake by then holds a place for nothing.
@@ -110,13 +110,13 @@ impl Terminator {
             certificate: port.tls.certificate.clone(),
             mutual: port.mode == PortMode::Mtls,
             versions,
-            http: port.protocol == Protocol::Http,
+            http: port.protocol != Protocol::Raw,
         };
         let mut configs = self.configs.borrow_mut();
         if let Some((_, config)) = configs.get(&key).filter(|(cell, _)| cell.strong_count() > 0) {
             return Ok(Arc::clone(config));
         }
-        let alpn: &[&[u8]] = if key.http { &[ALPN_HTTP1] } else { &[] };
+        let alpn: &[&[u8]] = if key.http { &[ALPN_HTTP2, ALPN_HTTP1] } else { &[] };
         let clients = if key.mutual { Clients::Verified(Arc::clone(&self.verifier)) } else { Clients::Anonymous };
         let config = match &key.certificate {
             None => port_config(Arc::<SvidCell>::clone(svid), clients, versions, alpn)?,

@@ -24,6 +24,15 @@ pub enum Stream {
 }
 
 impl Stream {
+    /// The protocol that a handshake of ours as the server agreed on.
+    #[must_use]
+    pub fn alpn(&self) -> Option<&[u8]> {
+        match self {
+            Self::TlsServer(tls) => tls.get_ref().1.alpn_protocol(),
+            Self::Tcp(_) | Self::TlsClient(_) | Self::Guest(_) => None,
+        }
+    }
+
     /// Ends the connection so that the other side sees a reset, where its transport can say so.
     pub async fn abort(mut self) {
         match &mut self {

@@ -36,6 +36,8 @@ static VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS1
 /// What is spoken to hosts outside, and on ports that say so.
 static VERSIONS_WITH_1_2: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
+/// ALPN name of HTTP/2.
+pub const ALPN_HTTP2: &[u8] = b"h2";
 /// ALPN name of HTTP/1.1.
 pub const ALPN_HTTP1: &[u8] = b"http/1.1";
 

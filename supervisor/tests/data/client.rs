@@ -40,6 +40,11 @@ impl Tls {
         &self.0.conn
     }
 
+    /// The protocol that was agreed on.
+    pub fn alpn(&self) -> Option<String> {
+        self.0.conn.alpn_protocol().map(|name| String::from_utf8_lossy(name).into_owned())
+    }
+
     /// What the server presented first.
     pub fn server_certificate(&self) -> CertificateDer<'static> {
         self.0.conn.peer_certificates().expect("a server has one")[0].clone().into_owned()

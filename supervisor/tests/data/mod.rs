@@ -5,6 +5,8 @@
 
 mod client;
 mod guest;
+pub mod h2;
+mod hpack;
 mod http;
 mod upstream;
 
@@ -252,6 +254,21 @@ impl Node {
     /// mTLS to `service-a`'s port as `who`, from `NET.99`.
     pub fn call(&self, who: Option<&Issued>, port: u16) -> Result<Tls, TlsError> {
         Tls::connect(&self.ip(99), &format!("{}:{port}", self.ip(21)), who)
+    }
+
+    /// HTTP/2 to `service-a`'s port as `who`, from `NET.99`.
+    pub fn call_h2(&self, who: &Issued, port: u16) -> h2::H2<Tls> {
+        let tls = self.call_alpn(who, port, &["h2"]).expect("connected");
+        assert_eq!(tls.alpn().as_deref(), Some("h2"));
+        h2::H2::client(tls)
+    }
+
+    /// mTLS with these protocols on offer.
+    pub fn call_alpn(&self, who: &Issued, port: u16, offered: &[&str]) -> Result<Tls, TlsError> {
+        let mut config = rustls::ClientConfig::clone(&config(Some(who)));
+        config.alpn_protocols = offered.iter().map(|name| name.as_bytes().to_vec()).collect();
+        let tcp = dial(&self.ip(99), &format!("{}:{port}", self.ip(21)))?;
+        Tls::over(tcp, Arc::new(config), "service-a.t.nova")
     }
 
     /// Compiles, signs and puts a bundle in place; returns when it decides.

@@ -1,0 +1,151 @@
+//! Answers on their way to callers.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use super::Meter;
+use crate::audit::Record;
+use crate::headers::strip_trailers;
+use crate::reason::Reason;
+
+/// The exchange that a connection is busy with, shared between the connection and its bodies.
+#[derive(Default)]
+pub struct InFlight {
+    active: Cell<bool>,
+    cut: Cell<Option<Reason>>,
+}
+
+impl InFlight {
+    /// An exchange starts.
+    pub fn start(&self) {
+        self.active.set(true);
+    }
+
+    /// The exchange ended without an answer of the other side.
+    pub fn end(&self) {
+        self.active.set(false);
+    }
+
+    /// Whether an answer is still on its way.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.active.get()
+    }
+
+    /// The connection is about to be cut for this reason.
+    pub fn cut(&self, reason: Reason) {
+        self.cut.set(Some(reason));
+    }
+}
+
+/// What happens to the upstream connection when an answer has ended well; dropping it unused closes the connection.
+pub trait Lease: 'static {
+    /// The exchange ended as it should: the connection may serve another one.
+    fn give_back(self: Box<Self>);
+}
+
+/// What a caller gets: an answer of the other side, or a text of ours.
+pub enum ReplyBody {
+    /// An upstream's or app's answer.
+    Forwarded(Box<Forwarded>),
+    /// A text of ours.
+    Text(Full<Bytes>),
+}
+
+/// An answer on its way to the caller, with the request's record and the upstream connection.
+pub struct Forwarded {
+    inner: Incoming,
+    request: Rc<Meter>,
+    bytes: u64,
+    record: Option<Record>,
+    lease: Option<Box<dyn Lease>>,
+    in_flight: Rc<InFlight>,
+}
+
+impl Forwarded {
+    /// `in_flight` learns of the end, and says why when the connection was cut.
+    #[must_use]
+    pub fn new(
+        inner: Incoming,
+        request: Rc<Meter>,
+        record: Record,
+        lease: Box<dyn Lease>,
+        in_flight: Rc<InFlight>,
+    ) -> Self {
+        Self { inner, request, bytes: 0, record: Some(record), lease: Some(lease), in_flight }
+    }
+
+    fn finish(&mut self, close: Reason) {
+        let Some(mut record) = self.record.take() else { return };
+        self.in_flight.active.set(false);
+        record.bytes(self.request.bytes(), self.bytes);
+        record.close(close);
+        // An answer that overtook its request leaves bytes of the request behind: never reused.
+        if close == Reason::Done
+            && self.request.is_done()
+            && let Some(lease) = self.lease.take()
+        {
+            lease.give_back();
+        }
+    }
+}
+
+impl Drop for Forwarded {
+    fn drop(&mut self) {
+        // A connection that ended in good order did so without the rest of this answer.
+        let cut = self.in_flight.cut.get().filter(|cut| *cut != Reason::Done).unwrap_or(Reason::Aborted);
+        self.finish(if self.inner.is_end_stream() { Reason::Done } else { cut });
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let forwarded = match self.get_mut() {
+            Self::Text(text) => return Pin::new(text).poll_frame(cx).map_err(|never| match never {}),
+            Self::Forwarded(forwarded) => forwarded,
+        };
+        let mut frame = ready!(Pin::new(&mut forwarded.inner).poll_frame(cx));
+        match &mut frame {
+            Some(Ok(data)) => {
+                if let Some(trailers) = data.trailers_mut() {
+                    strip_trailers(trailers);
+                }
+                forwarded.bytes += data.data_ref().map_or(0, Bytes::len) as u64;
+                if forwarded.inner.is_end_stream() {
+                    forwarded.finish(Reason::Done);
+                }
+            }
+            Some(Err(_)) => {
+                if let Some(record) = &mut forwarded.record {
+                    record.fail(Reason::UpstreamClosed);
+                }
+                forwarded.finish(Reason::UpstreamClosed);
+            }
+            None => forwarded.finish(Reason::Done),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_end_stream(),
+            Self::Forwarded(forwarded) => forwarded.inner.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Text(text) => text.size_hint(),
+            Self::Forwarded(forwarded) => forwarded.inner.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Request bodies on their way to upstreams.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+
+use crate::gate::{Limits, Refusal, check_trailers};
+use crate::headers::strip_trailers;
+
+/// How much of a request body has passed, shared with whoever waits for its answer.
+#[derive(Default)]
+pub struct Meter {
+    bytes: Cell<u64>,
+    done: Cell<bool>,
+    refusal: Cell<Option<Refusal>>,
+}
+
+impl Meter {
+    /// Whether the whole body has passed.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.done.get()
+    }
+
+    /// Payload that has passed so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Why the body was refused on its way, if it was. For HTTP/1 the gate knows it.
+    #[must_use]
+    pub fn refusal(&self) -> Option<Refusal> {
+        self.refusal.get()
+    }
+}
+
+/// A request body as it comes from the caller.
+pub enum Inbound {
+    /// From hyper, of HTTP/1.
+    Http1(Incoming),
+    /// A stream of HTTP/2.
+    Http2(StreamBody),
+}
+
+/// The receiving half of an HTTP/2 stream. Its window opens as its bytes go on, so whoever takes them slowly holds the
+/// caller back.
+pub struct StreamBody {
+    stream: h2::RecvStream,
+    data_done: bool,
+    /// What the announced length leaves to come; h2 holds the caller to it.
+    left: Option<u64>,
+}
+
+impl Inbound {
+    /// The body of a request with these headers.
+    #[must_use]
+    pub fn of_stream(stream: h2::RecvStream, headers: &HeaderMap) -> Self {
+        let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let left = if stream.is_end_stream() { Some(0) } else { length };
+        Self::Http2(StreamBody { stream, data_done: false, left })
+    }
+
+    /// Whether nothing comes any more.
+    #[must_use]
+    pub fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(body) => body.stream.is_end_stream(),
+        }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self {
+            Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(BodyError::Http1),
+            Self::Http2(body) => body.poll_frame(cx),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(body) => body.left.map_or_else(SizeHint::default, SizeHint::with_exact),
+        }
+    }
+}
+
+impl From<Incoming> for Inbound {
+    fn from(body: Incoming) -> Self {
+        Self::Http1(body)
+    }
+}
+
+impl StreamBody {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        while !self.data_done {
+            match ready!(self.stream.poll_data(cx)) {
+                // Nothing that would have to be carried; h2 has a budget for them.
+                Some(Ok(data)) if data.is_empty() => {}
+                Some(Ok(data)) => {
+                    // Fails only on a stream that is over, which has no window any more.
+                    let _ = self.stream.flow_control().release_capacity(data.len());
+                    self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Http2(error)))),
+                None => self.data_done = true,
+            }
+        }
+        let trailers = ready!(self.stream.poll_trailers(cx)).map_err(BodyError::Http2)?;
+        let Some(trailers) = trailers else { return Poll::Ready(None) };
+        Poll::Ready(Some(match check_trailers(&trailers, &Limits::default()) {
+            Ok(()) => Ok(Frame::trailers(trailers)),
+            Err(refusal) => Err(BodyError::refused(refusal)),
+        }))
+    }
+}
+
+/// Why a body broke off. The source says with which code, if the other leg is HTTP/2 as well.
+#[derive(Debug, thiserror::Error)]
+pub enum BodyError {
+    /// The caller's HTTP/1 connection.
+    #[error("the caller's body broke off")]
+    Http1(#[source] hyper::Error),
+    /// The caller's stream.
+    #[error("the caller's stream broke off")]
+    Http2(#[source] h2::Error),
+    /// Trailers that may not pass.
+    #[error("the trailers are not fit to be passed on: {}", .refusal.as_str())]
+    Refused {
+        /// The rule that they break.
+        refusal: Refusal,
+        /// How the stream ends.
+        source: h2::Error,
+    },
+}
+
+impl BodyError {
+    fn refused(refusal: Refusal) -> Self {
+        Self::Refused { refusal, source: h2::Reason::PROTOCOL_ERROR.into() }
+    }
+}
+
+/// A request body on its way to the upstream.
+pub struct RequestBody {
+    inner: Inbound,
+    meter: Rc<Meter>,
+}
+
+impl RequestBody {
+    /// Counts `inner`.
+    #[must_use]
+    pub fn new(inner: impl Into<Inbound>) -> (Self, Rc<Meter>) {
+        let inner = inner.into();
+        let meter = Rc::new(Meter::default());
+        meter.done.set(inner.is_end_stream());
+        (Self { inner, meter: Rc::clone(&meter) }, meter)
+    }
+}
+
+impl Body for RequestBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let mut frame = ready!(this.inner.poll_frame(cx));
+        match &mut frame {
+            Some(Ok(frame)) => {
+                let len = frame.data_ref().map_or(0, Bytes::len);
+                this.meter.bytes.set(this.meter.bytes.get() + len as u64);
+                if let Some(trailers) = frame.trailers_mut() {
+                    strip_trailers(trailers);
+                }
+            }
+            Some(Err(BodyError::Refused { refusal, .. })) => this.meter.refusal.set(Some(*refusal)),
+            Some(Err(_)) | None => {}
+        }
+        let ended = frame.is_none() || this.inner.is_end_stream();
+        this.meter.done.set(ended && !matches!(frame, Some(Err(_))));
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

@@ -1,0 +1,184 @@
+//! HTTP/2: the streams of a connection, each decided on its own, all in the task of the connection.
+//!
+//! What ends them: a drain sends GOAWAY and lets open streams finish; a bundle that no longer allows a stream resets that
+//! stream alone; one that no longer allows the pair, or the end of a drain, closes the connection.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use h2::server::{Builder, Connection as Frames, SendResponse};
+use h2::{Reason as Code, RecvStream};
+use http::Request;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::{Call, Connection, End, IDLE, sniff, stream};
+use crate::conn::body::Inbound;
+use crate::conn::{Cut, Event};
+use crate::gate::Limits;
+use crate::net::stream::Prefixed;
+use crate::reason::Reason;
+
+/// Streams that a caller may have open at a time; for an `http` port each may take a connection to the app.
+const STREAMS: u32 = 100;
+/// What a caller may send on a stream before the app has taken any of it.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The same for all streams of a connection together: with a peer that keeps all of it waiting, this much memory.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What waits in memory for a caller that takes nothing, per stream.
+const SEND_BUFFER: usize = 64 * 1024;
+/// Streams that the caller reset before they were looked at.
+const PENDING_RESETS: usize = 20;
+/// Resets of ours for faults of the caller.
+const LOCAL_RESETS: usize = 100;
+/// From the first byte to the end of preface and settings.
+const PREFACE_TIME: Duration = Duration::from_secs(10);
+/// How long a caller may take to leave after GOAWAY once nothing is open.
+const LEAVE_TIME: Duration = Duration::from_secs(5);
+/// How long the last frames of a connection may take on their way.
+const FLUSH_TIME: Duration = Duration::from_millis(200);
+
+type Incoming = (Request<RecvStream>, SendResponse<Bytes>);
+
+/// A connection of HTTP/2 and what is open on it.
+struct Streams<'a> {
+    connection: &'a Connection<'a>,
+    frames: Frames<Prefixed, Bytes>,
+    open: FuturesUnordered<Pin<Box<dyn Future<Output = u32> + 'a>>>,
+    calls: HashMap<u32, Rc<Call>>,
+    idle: Pin<Box<Sleep>>,
+    is_leaving: bool,
+    /// How the connection ends when nothing goes wrong any more.
+    done: Reason,
+}
+
+pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut: Cut) -> End {
+    let frames = tokio::select! {
+        biased;
+        close = sniff::until_unwanted(connection, &mut cut) => return End::with(close),
+        begun = timeout(PREFACE_TIME, builder().handshake(stream)) => match begun {
+            Ok(Ok(frames)) => frames,
+            Ok(Err(error)) => return ended_by(&error),
+            Err(_) => return End::with(Reason::IdleTimeout),
+        },
+    };
+    let mut streams = Streams {
+        connection,
+        frames,
+        open: FuturesUnordered::new(),
+        calls: HashMap::new(),
+        idle: Box::pin(sleep(IDLE)),
+        is_leaving: false,
+        done: Reason::Done,
+    };
+    let end = streams.run(&mut cut).await;
+    streams.end(end.close).await;
+    end
+}
+
+fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS)
+        .initial_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_send_buffer_size(SEND_BUFFER)
+        .max_header_list_size(u32::try_from(Limits::default().head_bytes).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(PENDING_RESETS)
+        .max_local_error_reset_streams(Some(LOCAL_RESETS));
+    builder
+}
+
+impl<'a> Streams<'a> {
+    async fn run(&mut self, cut: &mut Cut) -> End {
+        loop {
+            tokio::select! {
+                biased;
+                event = cut.next() => match event {
+                    Event::Draining => self.frames.graceful_shutdown(),
+                    Event::PeerEnding(reason) => {
+                        self.done = reason;
+                        self.frames.graceful_shutdown();
+                    }
+                    Event::PeerEnded(reason) => return End::with(reason),
+                    Event::Closed => return End::with(Reason::Draining),
+                    Event::PolicyChanged if self.connection.may_still_connect() => self.cut_revoked(),
+                    Event::PolicyChanged => return End::with(Reason::PolicyRevoked),
+                },
+                Some(id) = self.open.next(), if !self.open.is_empty() => self.ended(id),
+                accepted = self.frames.accept() => match accepted {
+                    Some(Ok(incoming)) => self.start(incoming),
+                    Some(Err(error)) => return ended_by(&error),
+                    None => return End::with(self.done),
+                },
+                () = self.idle.as_mut(), if self.open.is_empty() => {
+                    if self.is_leaving {
+                        return End::with(Reason::IdleTimeout);
+                    }
+                    self.is_leaving = true;
+                    self.frames.graceful_shutdown();
+                    self.idle.as_mut().reset(Instant::now() + LEAVE_TIME);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, (request, respond): Incoming) {
+        let id = respond.stream_id().as_u32();
+        let call = Rc::<Call>::default();
+        self.calls.insert(id, Rc::clone(&call));
+        let (head, body) = request.into_parts();
+        let body = Inbound::of_stream(body, &head.headers);
+        let request = Request::from_parts(head, body);
+        let connection = self.connection;
+        self.open.push(Box::pin(async move {
+            stream::serve(connection, request, respond, &call).await;
+            id
+        }));
+    }
+
+    fn ended(&mut self, id: u32) {
+        self.calls.remove(&id);
+        if self.open.is_empty() {
+            self.idle.as_mut().reset(Instant::now() + if self.is_leaving { LEAVE_TIME } else { IDLE });
+        }
+    }
+
+    /// Each stream was decided for itself, so each goes for itself.
+    fn cut_revoked(&self) {
+        for call in self.calls.values().filter(|call| !self.connection.still_allows(call)) {
+            call.cut(Reason::PolicyRevoked);
+        }
+    }
+
+    /// Says goodbye. Streams that are still open end with the connection, not one by one: a caller takes that as a server
+    /// that went away, and tries again elsewhere.
+    async fn end(mut self, close: Reason) {
+        for call in self.calls.values() {
+            // Before the bodies are dropped: their records say why they were cut.
+            call.in_flight.cut(close);
+        }
+        self.frames.abrupt_shutdown(Code::NO_ERROR);
+        let flushing = std::future::poll_fn(|cx| self.frames.poll_closed(cx));
+        // Whether the caller still reads it is its own affair.
+        let _ = timeout(FLUSH_TIME, flushing).await;
+    }
+}
+
+/// How a connection ended whose frames cannot go on. Faults of the caller are refusals: h2 has answered them with GOAWAY.
+fn ended_by(error: &h2::Error) -> End {
+    let fault = error.reason().filter(|_| error.is_library());
+    let refused = fault.map(|code| match code {
+        Code::ENHANCE_YOUR_CALM => "h2_flood",
+        Code::FLOW_CONTROL_ERROR => "h2_flow_control",
+        Code::FRAME_SIZE_ERROR => "h2_frame_size",
+        Code::COMPRESSION_ERROR => "h2_compression",
+        Code::STREAM_CLOSED => "h2_stream_closed",
+        _ => "h2_protocol",
+    });
+    End { close: if refused.is_some() { Reason::Malformed } else { Reason::Reset }, refused }
+}

@@ -1,0 +1,131 @@
+//! One request: checked, decided, and re-made from what was decided.
+
+use std::rc::Rc;
+
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header, request};
+use nova_policy::host::Authority;
+
+use super::{Call, Connection};
+use crate::audit::Record;
+use crate::conn::body::{Inbound, ReplyBody, RequestBody};
+use crate::conn::canonical_path;
+use crate::conn::reply::{Form, refusal};
+use crate::copy::Forward;
+use crate::decide::Permit;
+use crate::gate::{self, Limits};
+use crate::headers::{self, join_cookies, strip_request_headers};
+use crate::reason::Reason;
+
+/// A request that may go.
+pub(super) struct Ready {
+    pub(super) permit: Permit,
+    pub(super) forward: Forward,
+    pub(super) record: Record,
+    /// How the caller reads a refusal.
+    pub(super) form: Form,
+    /// The caller waits for 100 before it sends the body.
+    pub(super) expects: bool,
+}
+
+/// An authority as it came, what it means, and how it is passed on.
+#[derive(Clone)]
+pub(super) struct Named {
+    raw: HeaderValue,
+    authority: Authority,
+    canonical: HeaderValue,
+}
+
+impl Connection<'_> {
+    /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
+    pub(super) fn prepare(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
+        let mut record = self.open_record();
+        let form = Form::of(request.headers());
+        let expects = request.headers().contains_key(header::EXPECT);
+        match self.admit(request, call, &mut record) {
+            Ok((permit, forward)) => Ok(Ready { permit, forward, record, form, expects }),
+            Err(reason) => {
+                record.deny(reason);
+                Err(Box::new(refusal(&mut record, reason, None, form)))
+            }
+        }
+    }
+
+    fn admit(&self, request: Request<Inbound>, call: &Call, record: &mut Record) -> Result<(Permit, Forward), Reason> {
+        let (mut head, body) = request.into_parts();
+        record.request(head.method.as_str(), "");
+        if matches!(body, Inbound::Http2(_)) {
+            check_fields(&head, &body, record)?;
+        }
+        let Named { authority, canonical, .. } = self.named(&head.uri, &head.headers, record)?;
+        record.dest(authority.host().as_str(), authority.port_or(443));
+        let path = canonical_path(&head.method, &head.uri)?;
+        record.request(head.method.as_str(), path.path());
+        if head.method == Method::TRACE || head.method == Method::CONNECT {
+            return Err(Reason::Unsupported);
+        }
+        strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
+        let input = self.connect.input().request(head.method.as_str(), &path);
+        let permit = self.bearer.decide(&self.ingress.decider, &mut head.headers, input, record)?;
+        call.permit.replace(Some(permit.clone()));
+        if let Some(identity) = &self.identity {
+            head.headers.insert(headers::XFCC, identity.clone());
+        }
+        head.headers.insert(headers::XFF, self.source.clone());
+        head.headers.insert(header::HOST, canonical);
+        join_cookies(&mut head.headers);
+        head.uri = Uri::try_from(path.path_and_query()).map_err(|_| Reason::BadPath)?;
+        head.version = http::Version::HTTP_11;
+        head.extensions.clear();
+        let (body, meter) = RequestBody::new(body);
+        let request = Request::from_parts(head, body);
+        let forward = Forward { request, meter, pool: Rc::clone(&self.pool), in_flight: Rc::clone(&call.in_flight) };
+        Ok((permit, forward))
+    }
+
+    /// The one destination that a request names: in its target, in Host, or in both, and then both say the same.
+    fn named(&self, uri: &Uri, headers: &HeaderMap, record: &mut Record) -> Result<Named, Reason> {
+        let target = uri.authority().map(|target| target.as_str());
+        let host = headers.get(header::HOST);
+        let first = match (host, target) {
+            (Some(host), _) => self.read(host.as_bytes())?,
+            (None, Some(target)) => return self.read(target.as_bytes()),
+            (None, None) => return Err(Reason::BadDestination),
+        };
+        let Some(target) = target else { return Ok(first) };
+        let target = Authority::parse(target).map_err(|_| Reason::BadDestination)?;
+        let ports = (target.port(), first.authority.port());
+        let same_port = ports.0 == ports.1 || ports.0.is_none() || ports.1.is_none();
+        if target.host() == first.authority.host() && same_port {
+            return Ok(first);
+        }
+        record.detail("authority_mismatch");
+        Err(Reason::BadDestination)
+    }
+
+    fn read(&self, raw: &[u8]) -> Result<Named, Reason> {
+        let mut last = self.last_named.borrow_mut();
+        Ok(match last.as_ref().filter(|last| last.raw.as_bytes() == raw) {
+            Some(last) => last.clone(),
+            None => last.insert(Named::parse(raw)?).clone(),
+        })
+    }
+}
+
+impl Named {
+    fn parse(raw: &[u8]) -> Result<Self, Reason> {
+        let text = std::str::from_utf8(raw).map_err(|_| Reason::BadDestination)?;
+        let authority = Authority::parse(text).map_err(|_| Reason::BadDestination)?;
+        let canonical = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
+        // A copy: the value as it came is a piece of a read buffer, which must not live as long as the connection.
+        let raw = HeaderValue::from_bytes(raw).map_err(|_| Reason::BadDestination)?;
+        Ok(Self { raw, authority, canonical })
+    }
+}
+
+/// What the gate checks in the bytes of HTTP/1.
+fn check_fields(head: &request::Parts, body: &Inbound, record: &mut Record) -> Result<(), Reason> {
+    gate::check_request(head, !body.is_end_stream(), &Limits::default()).map_err(|refusal| {
+        record.detail(refusal.as_str());
+        Reason::Malformed
+    })
+}

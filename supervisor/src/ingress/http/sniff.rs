@@ -1,0 +1,78 @@
+//! Which version of HTTP a caller speaks: what the handshake agreed on, or else what its first bytes are.
+
+use std::io;
+
+use bytes::Bytes;
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+
+use super::{Connection, IDLE};
+use crate::conn::{Cut, Event};
+use crate::gate::Limits;
+use crate::net::stream::{Prefixed, Stream};
+use crate::reason::Reason;
+use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
+
+/// What a client of HTTP/2 begins with (RFC 9113 section 3.4). No HTTP/1 request begins with these bytes.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+pub(super) enum Version {
+    Http1,
+    Http2,
+}
+
+/// The version, and the connection with nothing of it lost. `Err`: how the connection ended before anybody could tell.
+pub(super) async fn version(
+    connection: &Connection<'_>,
+    stream: Stream,
+    cut: &mut Cut,
+) -> Result<(Version, Prefixed), Reason> {
+    match stream.alpn() {
+        Some(protocol) if protocol == ALPN_HTTP2 => return Ok((Version::Http2, Prefixed::new(Bytes::new(), stream))),
+        Some(protocol) if protocol == ALPN_HTTP1 => return Ok((Version::Http1, Prefixed::new(Bytes::new(), stream))),
+        _ => {}
+    }
+    tokio::select! {
+        biased;
+        close = until_unwanted(connection, cut) => Err(close),
+        read = timeout(IDLE, read_begin(stream)) => match read {
+            Ok(Ok((first, stream))) => {
+                let version = if first.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
+                Ok((version, Prefixed::new(first, stream)))
+            }
+            Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Err(Reason::IdleTimeout),
+            Ok(Err(_)) => Err(Reason::Reset),
+            Err(_) => Err(Reason::IdleTimeout),
+        },
+    }
+}
+
+/// Reads until it is the preface or cannot become it any more.
+async fn read_begin(mut stream: Stream) -> io::Result<(Bytes, Stream)> {
+    let mut first = [0; PREFACE.len()];
+    let mut filled = stream.read(&mut first).await?;
+    let rest = async {
+        while (1..PREFACE.len()).contains(&filled) && first[..filled] == PREFACE[..filled] {
+            match stream.read(&mut first[filled..]).await? {
+                0 => break,
+                read => filled += read,
+            }
+        }
+        Ok::<_, io::Error>(())
+    };
+    timeout(Limits::default().head_time, rest).await??;
+    Ok((Bytes::copy_from_slice(&first[..filled]), stream))
+}
+
+/// Nothing was asked for yet, so a drain is the end.
+pub(super) async fn until_unwanted(connection: &Connection<'_>, cut: &mut Cut) -> Reason {
+    loop {
+        match cut.next().await {
+            Event::Draining => return Reason::Done,
+            Event::PeerEnding(reason) | Event::PeerEnded(reason) => return reason,
+            Event::Closed => return Reason::Draining,
+            Event::PolicyChanged if connection.may_still_connect() => {}
+            Event::PolicyChanged => return Reason::PolicyRevoked,
+        }
+    }
+}
