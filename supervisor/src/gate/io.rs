@@ -9,6 +9,11 @@
 //! answer; only then the reader gets the end of the stream. (It cannot leave that to the reader: hyper drops a stream
 //! without closing it when any request on it named an upgrade.) In the middle of a body the reader gets an error. An answer
 //! that did not wait for the end of its request, such as a denial, is protected from a reset in the same way.
+//!
+//! A server that refuses an upload answers, closes and does not care about the rest. So that its answer is read although
+//! writing fails, what can no longer be written to it is dropped; the connection is never used again.
+
+mod write;
 
 use std::{
     io,
@@ -47,6 +52,8 @@ pub struct GatedIo<S> {
     head_time: Deadline,
     reader: Option<Waker>,
     closing: Option<Closing>,
+    /// The server takes no more bytes.
+    is_deaf: bool,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
@@ -78,6 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             head_time: Deadline::default(),
             reader: None,
             closing: None,
+            is_deaf: false,
         }
     }
 
@@ -232,55 +240,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
         self.note_refusal(Refusal::HeadTimeout);
         self.end(cx).unwrap_or(Poll::Pending)
     }
-
-    /// Follows what was written.
-    fn follow(&mut self, written: &[u8]) -> io::Result<()> {
-        if self.unseen.is_empty() {
-            let used = self.follow_from(written)?;
-            self.unseen.extend_from_slice(&written[used..]);
-        } else {
-            let mut unseen = std::mem::take(&mut self.unseen);
-            unseen.extend_from_slice(written);
-            let used = self.follow_from(&unseen)?;
-            unseen.advance(used);
-            self.unseen = if unseen.is_empty() { BytesMut::new() } else { unseen };
-        }
-        if self.unseen.len() > self.limits.of_what_is_sent().head_bytes {
-            return Err(self.unfit(Refusal::HeadTooLarge));
-        }
-        if let Some(reader) = self.reader.take() {
-            reader.wake();
-        }
-        Ok(())
-    }
-
-    fn follow_from(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut used = 0;
-        while used < bytes.len() {
-            let seen = match self.role {
-                Role::Server => self.exchange.answers(&bytes[used..]),
-                Role::Client => self.exchange.requests(&bytes[used..]),
-            };
-            match seen {
-                Ok(0) => break,
-                Ok(seen) => used += seen,
-                Err(refusal) => return Err(self.unfit(refusal)),
-            }
-        }
-        self.note(0);
-        Ok(used)
-    }
-
-    /// Whether the client is in the middle of a request that was answered already, as a denied upload is.
-    fn is_still_sent_to(&self) -> bool {
-        let is_whole = self.inbound().between_messages() && self.held.is_empty();
-        self.role == Role::Server && !self.exchange.is_raw() && !is_whole
-    }
-
-    fn unfit(&self, refusal: Refusal) -> io::Error {
-        self.handle.set_sent_refusal(refusal);
-        io::Error::new(io::ErrorKind::InvalidData, refusal)
-    }
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for GatedIo<S> {
@@ -312,55 +271,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for GatedIo<S> {
                 Poll::Ready(end) => return Poll::Ready(end),
                 Poll::Pending => return this.poll_head_time(cx),
             }
-        }
-    }
-}
-
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GatedIo<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
-        if !this.exchange.is_raw() {
-            this.follow(&buf[..written])?;
-        }
-        Poll::Ready(Ok(written))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(cx, bufs))?;
-        let mut left = written;
-        for buf in bufs {
-            if left == 0 || this.exchange.is_raw() {
-                break;
-            }
-            let part = &buf[..left.min(buf.len())];
-            this.follow(part)?;
-            left -= part.len();
-        }
-        Poll::Ready(Ok(written))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.inner.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.is_still_sent_to() && this.closing.is_none() {
-            this.closing = Some(Closing::with_answer(Bytes::new()));
-        }
-        match &mut this.closing {
-            Some(closing) => closing.poll(&mut this.inner, cx),
-            None => Pin::new(&mut this.inner).poll_shutdown(cx),
         }
     }
 }
