@@ -18,7 +18,7 @@ use nova_policy::path::CanonicalPath;
 
 use super::{Guest, connect};
 use crate::audit::Record;
-use crate::conn::body::{InFlight, ReplyBody, RequestBody};
+use crate::conn::body::{InFlight, Meter, ReplyBody, RequestBody};
 use crate::conn::reply::{Form, end_gently, refusal};
 use crate::conn::{Cut, Event, canonical_path};
 use crate::copy::{self, Forward};
@@ -131,19 +131,21 @@ impl Connection {
                 return Ok(refusal(&mut record, reason, Some(&call), Form::Problem));
             }
         };
+        let meter = Rc::clone(&ready.forward.meter);
         let open = async |record: &mut Record| self.dial(&ready.permit, record).await;
         match copy::forward(ready.forward, record, open).await {
             Ok(response) => Ok(response),
             Err((mut record, reason)) => {
-                let reason = self.blame(&mut record, reason);
+                let reason = self.blame(&mut record, reason, &meter);
                 Ok(refusal(&mut record, reason, Some(&call), Form::Problem))
             }
         }
     }
 
     /// Whose fault a failed exchange is: a request whose body the gate refused did not fail at the other side.
-    fn blame(&self, record: &mut Record, reason: Reason) -> Reason {
-        let Some(refused) = self.gate.refusal() else {
+    fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
+        // The gate reads ahead: what it refused may belong to a request that comes after this one.
+        let Some(refused) = self.gate.refusal().filter(|_| meter.broke_off()) else {
             record.fail(reason);
             return reason;
         };

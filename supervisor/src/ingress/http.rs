@@ -153,8 +153,9 @@ impl Call {
 
     /// Whose fault a failed exchange is: a request whose body was refused on its way did not fail at the app.
     fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
-        let refused = self.gate.as_ref().and_then(GateHandle::refusal).or(meter.refusal());
-        let Some(refused) = refused else {
+        // The gate reads ahead: what it refused may belong to a request that comes after this one.
+        let by_gate = self.gate.as_ref().and_then(GateHandle::refusal).filter(|_| meter.broke_off());
+        let Some(refused) = by_gate.or(meter.refusal()) else {
             record.fail(reason);
             return reason;
         };

@@ -17,6 +17,7 @@ use crate::headers::strip_trailers;
 pub struct Meter {
     bytes: Cell<u64>,
     done: Cell<bool>,
+    broke_off: Cell<bool>,
     refusal: Cell<Option<Refusal>>,
 }
 
@@ -31,6 +32,12 @@ impl Meter {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
+    }
+
+    /// Whether the body ended with an error.
+    #[must_use]
+    pub fn broke_off(&self) -> bool {
+        self.broke_off.get()
     }
 
     /// Why the body was refused on its way, if it was. For HTTP/1 the gate knows it.
@@ -182,7 +189,9 @@ impl Body for RequestBody {
             Some(Err(_)) | None => {}
         }
         let ended = frame.is_none() || this.inner.is_end_stream();
-        this.meter.done.set(ended && !matches!(frame, Some(Err(_))));
+        let failed = matches!(frame, Some(Err(_)));
+        this.meter.done.set(ended && !failed);
+        this.meter.broke_off.set(failed);
         Poll::Ready(frame)
     }
 
