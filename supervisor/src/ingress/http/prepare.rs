@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use http::uri::Scheme;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header, request};
 use nova_policy::host::Authority;
 
@@ -56,7 +57,14 @@ impl Connection<'_> {
         if matches!(body, Inbound::Http2(_)) {
             check_fields(&head, &body, record)?;
         }
-        let Named { authority, canonical, .. } = self.named(&head.uri, &head.headers, record)?;
+        let Named { authority, canonical, .. } = match self.named(&head.uri, &head.headers, record) {
+            Ok(named) => named,
+            Err(reason) => {
+                let (name, number) = self.own_port();
+                record.dest(name, number);
+                return Err(reason);
+            }
+        };
         record.dest(authority.host().as_str(), authority.port_or(443));
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
@@ -93,13 +101,20 @@ impl Connection<'_> {
         };
         let Some(target) = target else { return Ok(first) };
         let target = Authority::parse(target).map_err(|_| Reason::BadDestination)?;
-        let ports = (target.port(), first.authority.port());
-        let same_port = ports.0 == ports.1 || ports.0.is_none() || ports.1.is_none();
-        if target.host() == first.authority.host() && same_port {
+        let default = if uri.scheme() == Some(&Scheme::HTTP) { 80 } else { 443 };
+        let is_same_port = target.port_or(default) == first.authority.port_or(default);
+        if target.host() == first.authority.host() && is_same_port {
             return Ok(first);
         }
         record.detail("authority_mismatch");
         Err(Reason::BadDestination)
+    }
+
+    /// The port that was called: what a record says when the request names nothing better.
+    fn own_port(&self) -> (&str, u16) {
+        let name = self.connect.input().port().unwrap_or_default();
+        let number = self.spec.ports.iter().find(|port| port.name.as_str() == name).map(|port| port.port);
+        (name, number.unwrap_or_default())
     }
 
     fn read(&self, raw: &[u8]) -> Result<Named, Reason> {
