@@ -105,7 +105,7 @@ async fn answer(
         *response.status_mut() = gate.refusal().map_or(StatusCode::BAD_GATEWAY, Refusal::status);
     } else if target.contains("denied") {
         *response.status_mut() = StatusCode::FORBIDDEN;
-    } else if target.contains("ws") {
+    } else if target.ends_with("/ws") {
         *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
         response.headers_mut().insert(header::CONNECTION, "upgrade".parse().expect("a value"));
         response.headers_mut().insert(header::UPGRADE, "websocket".parse().expect("a value"));
