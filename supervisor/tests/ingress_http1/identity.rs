@@ -12,6 +12,9 @@ fn item_31_an_absolute_target_and_its_host_name_one_destination() {
         400,
         &[
             absolute("http://b.t.nova/v1/orders/42", HOST),
+            absolute("http://service-a.t.nova:81/v1/orders/42", "Host: service-a.t.nova:82\r\n"),
+            absolute("http://service-a.t.nova:81/v1/orders/42", HOST),
+            absolute("http://service-a.t.nova/v1/orders/42", "Host: service-a.t.nova:81\r\n"),
             absolute("http://service-a.t.nova/v1/orders/42", "Host:\r\n"),
             absolute("http://service-a.t.nova:0/v1/orders/42", "Host: service-a.t.nova:0\r\n"),
             absolute("http://service-a.t.nova:65536/v1/orders/42", "Host: service-a.t.nova:65536\r\n"),
@@ -26,7 +29,9 @@ fn item_31_an_absolute_target_and_its_host_name_one_destination() {
             absolute("http:service-a.t.nova/v1/orders/42", HOST),
         ],
     );
-    for target in ["http://service-a.t.nova/v1/orders/42", "HTTP://SERVICE-A.t.nova./v1/orders/42"] {
+    let lines = stand.node.audited(4, |line| is(line, &[("detail", "authority_mismatch")]));
+    assert!(lines.iter().all(|line| is(line, &[("reason", "bad_destination"), ("dest_host", "https")])), "{lines:#?}");
+    for target in ["http://service-a.t.nova/v1/orders/42", "HTTP://SERVICE-A.t.nova.:80/v1/orders/42"] {
         stand.serves(absolute(target, HOST), &[200], &[Wanted::order()]);
     }
     stand.serves(

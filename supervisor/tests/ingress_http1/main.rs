@@ -7,6 +7,7 @@
 mod data;
 
 mod answers;
+mod attacks;
 mod broken_answers;
 mod headers;
 mod identity;

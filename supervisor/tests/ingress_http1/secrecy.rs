@@ -125,7 +125,12 @@ fn what_a_caller_sends_forges_no_line_of_the_log() {
 #[test]
 fn a_refusal_says_who_called_what_also_when_nothing_could_be_parsed() {
     let stand = Stand::start();
-    let bad = [get("/v1/orders/../x", ""), get("/v1/orders/42", "X : y\r\n"), "\0\r\n\r\n".to_owned()];
+    let bad = [
+        get("/v1/orders/../x", ""),
+        get("/v1/orders/42", "X : y\r\n"),
+        "\0\r\n\r\n".to_owned(),
+        ORDER.replace("nova", "nova:0"),
+    ];
     for request in &bad {
         let mut tls = stand.caller();
         assert_eq!(tls.ask(request).status, 400);
