@@ -54,6 +54,12 @@ pub enum Reason {
     PeerExpired,
     /// TLS: a CA took the peer's certificate back.
     PeerRevoked,
+    /// The request has no token, and only rules for tokens would let it in.
+    TokenMissing,
+    /// The request's token is not good; the fault is in the record's detail.
+    TokenInvalid,
+    /// The keys of the token's issuer could not be had.
+    TokenKeysUnavailable,
     /// TLS: the handshake failed otherwise.
     HandshakeFailed,
     /// TLS: the handshake did not end in time.
@@ -121,6 +127,9 @@ impl Reason {
             Self::PeerUntrusted => "peer_untrusted",
             Self::PeerExpired => "peer_expired",
             Self::PeerRevoked => "peer_revoked",
+            Self::TokenMissing => "token_missing",
+            Self::TokenInvalid => "token_invalid",
+            Self::TokenKeysUnavailable => "token_keys_unavailable",
             Self::HandshakeFailed => "handshake_failed",
             Self::HandshakeTimeout => "handshake_timeout",
             Self::AppTlsToWorkload => "app_tls_to_workload",
@@ -154,7 +163,10 @@ impl Reason {
             | Self::PolicyRevoked
             | Self::AddressForbidden => Public::Denied,
             Self::AppTlsToWorkload => Public::UseHttp,
+            Self::TokenMissing => Public::NoToken,
+            Self::TokenInvalid => Public::BadToken,
             Self::NoPolicy
+            | Self::TokenKeysUnavailable
             | Self::EngineError
             | Self::AuditUnavailable
             | Self::EndpointNotReady
@@ -193,6 +205,10 @@ pub enum Public {
     Denied,
     /// 403: the app speaks TLS to a workload.
     UseHttp,
+    /// 401: a token is wanted.
+    NoToken,
+    /// 401: the token is not good.
+    BadToken,
     /// 400: the message is malformed or ambiguous.
     Malformed,
     /// 400: a form or method that is not carried.
@@ -211,6 +227,7 @@ impl Public {
     pub fn status(self) -> u16 {
         match self {
             Self::Ok => 200,
+            Self::NoToken | Self::BadToken => 401,
             Self::Denied | Self::UseHttp => 403,
             Self::Malformed | Self::NotCarried => 400,
             Self::Unavailable => 503,
@@ -219,7 +236,8 @@ impl Public {
         }
     }
 
-    /// Status code of gRPC: permission denied, invalid argument, internal, unavailable, deadline exceeded.
+    /// Status code of gRPC: permission denied, invalid argument, internal, unavailable, deadline exceeded,
+    /// unauthenticated.
     #[must_use]
     pub fn grpc_status(self) -> u16 {
         match self {
@@ -228,7 +246,18 @@ impl Public {
             Self::UpstreamTimeout => 4,
             Self::Denied | Self::UseHttp => 7,
             Self::NotCarried => 13,
+            Self::NoToken | Self::BadToken => 16,
             Self::Unavailable | Self::UpstreamFailed => 14,
+        }
+    }
+
+    /// The challenge that goes with a 401 (RFC 6750, section 3).
+    #[must_use]
+    pub fn challenge(self) -> Option<&'static str> {
+        match self {
+            Self::NoToken => Some("Bearer realm=\"nova\""),
+            Self::BadToken => Some("Bearer realm=\"nova\", error=\"invalid_token\""),
+            _ => None,
         }
     }
 
@@ -240,6 +269,8 @@ impl Public {
             Self::Denied => {
                 "no rule grants this call; ask the owner of the policy for a rule, and give the decision id"
             }
+            Self::NoToken => "send a bearer token of an issuer that this service trusts",
+            Self::BadToken => "the bearer token is not valid here; get a fresh one for this audience",
             Self::UseHttp => {
                 "the supervisor adds mutual TLS itself; call this workload with http:// instead of https://"
             }

@@ -306,3 +306,42 @@ fn lists_of_tables_are_read_entry_by_entry_with_their_own_mistakes() {
     );
     assert_eq!(config.certificates.iter().map(|c| c.name.as_str()).collect::<Vec<_>>(), ["a", "b"]);
 }
+
+// covers: C6c
+#[test]
+fn an_issuer_of_tokens_must_say_whom_they_are_for_and_how_they_are_signed() {
+    let good = "[[tokens]]\nissuer = \"https://i.test\"\naudiences = [\"a\"]\njwks = \"jwks.json\"\nalgorithms = [\"ES256\"]\n";
+    let with = |text: &str| mistakes(&format!("{GOOD}{text}"));
+    let production = |text: &str| {
+        let text = format!(
+            "{}{text}",
+            GOOD.replace("mode = \"dev\"\n", "")
+                .replace("source = \"dev\"", "source = \"files\"\ndir = \"d\"\ntrust_domain = \"a.test\"")
+        );
+        mistakes(&text)
+    };
+    for (from, to, wanted) in [
+        ("audiences = [\"a\"]\n", "", "tokens.audiences: is missing"),
+        ("[\"a\"]", "[]", "no token would be for us"),
+        ("algorithms = [\"ES256\"]\n", "", "tokens.algorithms: is missing"),
+        ("ES256", "HS256", "no algorithm with a public key"),
+        ("ES256", "none", "no algorithm with a public key"),
+        ("jwks = \"jwks.json\"\n", "", "tokens.jwks: is missing"),
+        ("jwks = ", "jwks_url = \"https://i.test/k\"\njwks = ", "stands beside jwks_url"),
+        ("algorithms", "refresh = \"1s\"\nalgorithms", "has no meaning without jwks_url"),
+        ("algorithms", "leeway = \"6m\"\nalgorithms", "longer than 5 minutes"),
+        ("jwks = \"jwks.json\"", "jwks_url = \"http://i.test/k\"", "plaintext to another machine"),
+    ] {
+        let got = with(&good.replace(from, to));
+        assert!(got.len() == 1 && got[0].contains(wanted), "{wanted}: {got:?}");
+    }
+    let got = production(&good.replace("jwks = \"jwks.json\"", "jwks_url = \"http://127.0.0.1/k\""));
+    assert!(got.len() == 1 && got[0].contains("is plaintext"), "{got:?}");
+    let got = with(&format!("{good}{good}"));
+    assert!(got.len() == 1 && got[0].contains("there twice"), "{got:?}");
+    let config = parse(&format!("{GOOD}{good}")).expect("no mistake");
+    assert_eq!(
+        (config.tokens[0].audiences.as_slice(), config.tokens[0].leeway),
+        (&["a".to_owned()][..], Duration::from_secs(30))
+    );
+}

@@ -226,6 +226,7 @@ fn configuration_keys() -> BTreeMap<String, BTreeSet<String>> {
         let section = match (own, name) {
             (Some(("document.tables(\"", table)), _) => format!("[[{table}]]"),
             (Some((_, section)), _) => format!("[{section}]"),
+            (None, "key_source") => "[[tokens]]".to_owned(),
             (None, "run_as") => "[node]".to_owned(),
             (None, "bundle_source") => "[policy]".to_owned(),
             (None, "dev_identity" | "trust") => "[identity]".to_owned(),

@@ -37,6 +37,7 @@ use crate::net::routes::{RouteHelper, Routes, refuse_forwarding};
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
 use crate::tls::{Certificates, PeerVerifier};
+use crate::tokens::Issuers;
 
 /// Why the supervisor does not start or had to stop.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,9 @@ pub enum AppError {
     /// The identity source.
     #[error("identity source")]
     Identity(#[from] crate::identity::IdentityError),
+    /// The keys of an issuer of tokens.
+    #[error("[[tokens]]")]
+    Tokens(#[from] crate::tokens::KeyError),
     /// The bundle store.
     #[error("bundle store")]
     Store(#[from] crate::bundles::StoreError),
@@ -110,7 +114,9 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     let (presence_lost, lost_guests) = mpsc::unbounded_channel();
     let certificates = Arc::new(Certificates::open(&config.certificates)?);
     let verifier = PeerVerifier::with_grace(Arc::clone(trust.cell()), config.trust.peer_grace);
-    let known_by = KnownBy { verifier, certificates };
+    let tokens = Arc::new(tokens(&config, source.as_ref())?);
+    tokio::spawn(Arc::clone(&tokens).follow(crate::tokens::Timing::default()));
+    let known_by = KnownBy { verifier, certificates, tokens };
     let shared = shared(&config, known_by, presence_lost)?;
     let follower = Arc::clone(&trust);
     let feed = open_feed(&config, &shared, move |policy| follower.follow(Some(policy)))?;
@@ -138,6 +144,18 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     workers.stop().await;
     shared.audit.flush();
     served.map_err(|error| AppError::System("serving the operator's socket", error))
+}
+
+/// The configured issuers, and our own trust domain if its SPIFFE bundle is there.
+fn tokens(config: &Config, source: &dyn IdentitySource) -> Result<Issuers, AppError> {
+    let guard = AddressGuard::new(config.lab_destinations.clone());
+    let issuers = Issuers::open(&config.tokens, &guard)?;
+    Ok(match &config.identity {
+        IdentityConfig::Dev { .. } => issuers,
+        IdentityConfig::Files { dir, .. } => {
+            issuers.with_svids(source.trust_bundles().trust_domain().as_str(), &dir.join("bundle.json"))?
+        }
+    })
 }
 
 fn stop_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError> {
@@ -240,6 +258,7 @@ fn start_control(
 fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>, trust: Arc<Trust>) -> AdminHandles {
     let audit = Arc::clone(&shared.audit);
     let certificates = Arc::clone(&shared.known_by.certificates);
+    let tokens = Arc::clone(&shared.known_by.tokens);
     let mut warnings = Vec::new();
     if config.node.mode == Mode::Dev {
         warnings.push("mode is dev: SVIDs come from an embedded CA that nobody else trusts".to_owned());
@@ -265,6 +284,7 @@ fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>, 
         watches: vec![
             Box::new(move || certificates.warnings(SystemTime::now())),
             Box::new(move || trust.warnings(SystemTime::now())),
+            Box::new(move || tokens.warnings(SystemTime::now())),
         ],
     }
 }

@@ -57,6 +57,8 @@ pub struct Config {
     pub lab_destinations: Vec<IpNet>,
     /// Certificates that ports of mode `tls` may name.
     pub certificates: Vec<CertificateConfig>,
+    /// Issuers of tokens.
+    pub tokens: Vec<TokenConfig>,
 }
 
 impl Config {
@@ -199,6 +201,39 @@ pub struct CertificateConfig {
     pub chain: PathBuf,
     /// Its key.
     pub key: PathBuf,
+}
+
+/// One of `[[tokens]]`
+#[derive(Debug, Clone)]
+pub struct TokenConfig {
+    /// `iss` of its tokens, and what rules call it.
+    pub issuer: String,
+    /// A token must be for one of them.
+    pub audiences: Vec<String>,
+    /// Where its keys are.
+    pub keys: KeySource,
+    /// What its tokens may be signed with.
+    pub algorithms: Vec<jsonwebtoken::Algorithm>,
+    /// How far clocks may be apart.
+    pub leeway: Duration,
+    /// How often a URL is asked for keys.
+    pub refresh: Duration,
+    /// How long keys are used while the URL cannot be asked.
+    pub max_age: Duration,
+}
+
+/// Where keys are.
+#[derive(Debug, Clone)]
+pub enum KeySource {
+    /// A file, watched.
+    File(PathBuf),
+    /// A server, asked.
+    Url {
+        /// Where.
+        url: BundleUrl,
+        /// The CA that must vouch for it, PEM; default: the public web's.
+        ca: Option<PathBuf>,
+    },
 }
 
 /// `[guests]`

@@ -14,7 +14,7 @@ use super::{
 };
 use super::{tables, value};
 
-const SECTIONS: [&str; 11] = [
+const SECTIONS: [&str; 12] = [
     "node",
     "endpoints",
     "policy",
@@ -26,6 +26,7 @@ const SECTIONS: [&str; 11] = [
     "admin",
     "lab",
     "certificates",
+    "tokens",
 ];
 
 /// Port that guests dial in slot 0; slot 1 is the next.
@@ -69,6 +70,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
     let admin = admin(document);
     let lab_destinations = lab(document, setting);
     let certificates = tables::certificates(document);
+    let tokens = tables::tokens(document, setting.dev);
     Some(Config {
         node: node?,
         endpoints: endpoints?,
@@ -82,6 +84,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
         admin: admin?,
         lab_destinations,
         certificates,
+        tokens,
     })
 }
 

@@ -99,6 +99,21 @@ pub(super) fn trust_domain(value: &DeValue<'_>) -> Parsed<String> {
     Err(Mistake::new(format!("{text:?} is not a trust domain"), "use 1 to 255 of a-z, 0-9, '.', '-' and '_'"))
 }
 
+/// A text of visible characters.
+pub(super) fn plain_text(value: &DeValue<'_>) -> Parsed<String> {
+    text(value).map(str::to_owned)
+}
+
+/// An algorithm with a public key. With a shared key, whoever can check tokens can make them.
+pub(super) fn algorithm(value: &DeValue<'_>) -> Parsed<jsonwebtoken::Algorithm> {
+    use jsonwebtoken::{Algorithm, AlgorithmFamily};
+    let remedy = "write some of RS256, RS384, RS512, PS256, PS384, PS512, ES256, ES384, EdDSA";
+    let text = text(value)?;
+    let known: Option<Algorithm> = text.parse().ok();
+    let public = known.filter(|algorithm| algorithm.family() != AlgorithmFamily::Hmac);
+    public.ok_or_else(|| Mistake::new(format!("{text:?} is no algorithm with a public key"), remedy))
+}
+
 /// Another trust domain: an inline table.
 pub(super) fn federated(value: &DeValue<'_>) -> Parsed<super::FederatedConfig> {
     let remedy = "write {trust_domain = \"partner.example\", bundle = \"partner.pem\", name = \"partner\"}";

@@ -84,6 +84,9 @@ fn problem(record: &mut Record, public: Public, call: Option<&str>) -> Response<
     let mut response = Response::new(ReplyBody::Text(Full::new(Bytes::from(body))));
     *response.status_mut() = StatusCode::from_u16(public.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    if let Some(challenge) = public.challenge() {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+    }
     response
 }
 
@@ -131,6 +134,8 @@ fn title(public: Public) -> &'static str {
     match public {
         Public::Ok => "",
         Public::Denied => "denied by policy",
+        Public::NoToken => "token required",
+        Public::BadToken => "token not valid",
         Public::UseHttp => "use http:// for workloads",
         Public::Malformed => "malformed request",
         Public::NotCarried => "not carried",

@@ -84,7 +84,7 @@ pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Perm
         pool: ingress.dialer.pools().get(&pool_key(&conn, &connect)),
         identity: xfcc::header(&conn),
         source: source_header(conn.who.addr),
-        bearer: Bearer::of(&conn.spec, &connect),
+        bearer: Bearer::of(&ingress.known_by.tokens, &conn.spec, &connect),
         ingress,
         spec: Arc::clone(&conn.spec),
         who: conn.who.clone(),

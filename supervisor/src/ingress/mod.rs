@@ -31,6 +31,7 @@ use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, PortMode, PortSpec, Protocol, Stage};
 use crate::state::policy::PolicyCell;
 use crate::tls::{Certificates, PeerIdentity, PeerVerifier};
+use crate::tokens::Issuers;
 
 /// The ingress service of one data-plane thread.
 pub struct Ingress {
@@ -50,6 +51,8 @@ pub struct KnownBy {
     pub verifier: Arc<PeerVerifier>,
     /// Server certificates that `tls` ports may name.
     pub certificates: Arc<Certificates>,
+    /// Issuers of bearer tokens on `tls` ports.
+    pub tokens: Arc<Issuers>,
 }
 
 impl Ingress {

@@ -73,7 +73,7 @@ impl Connection<'_> {
         }
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
         let input = self.connect.input().request(head.method.as_str(), &path);
-        let permit = self.bearer.decide(&self.ingress.decider, &mut head.headers, input, record)?;
+        let permit = self.bearer.decide(self.ingress, &mut head.headers, input, record)?;
         call.permit.replace(Some(permit.clone()));
         if let Some(identity) = &self.identity {
             head.headers.insert(headers::XFCC, identity.clone());
