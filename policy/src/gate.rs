@@ -4,26 +4,33 @@
 //!   live --flatten--> pairs, targets, leaves --+
 //!                                              +--compare--> risks --> publish | held --approval--> publish
 //!   next --flatten--> pairs, targets, leaves --+
+//!
+//!   compare   who may ask what           audit    what passes without a rule      leaves   everything that is no rule
+//!   targets   where it leads             winner   what it carries there           in_use   what was asked lately
 //! ```
 //! Compiled results are compared, never rule texts: whatever road a change takes (a label, a port, a CA file behind its
 //! name), it ends in the data that decides. The data is read as plain JSON, so a member that this build does not know is a
 //! difference like any other, and a difference that has no row of its own is a risk.
 
 mod approval;
+mod audit;
 mod compare;
 mod cover;
 mod flat;
 mod grant;
 mod in_use;
 mod leaves;
+mod pattern;
 mod risk;
+mod targets;
+mod winner;
 
 use aws_lc_rs::digest;
 use serde::Serialize;
 use thiserror::Error;
 
 use crate::bundle::{Manifest, VerifiedBundle};
-use crate::engine::{LoadError, Policy};
+use crate::engine::{LoadError, Policy, VECTORS_FILE};
 
 pub use approval::{Approval, ApprovalError, Approved, approve, check};
 pub use in_use::{InUse, InUseError};
@@ -125,15 +132,21 @@ pub fn compare(live: &VerifiedBundle, next: &VerifiedBundle, in_use: Option<&InU
     let policy = Policy::load(next.clone())?;
     policy.self_test()?;
     let mut found = risk::Found::default();
-    compare::pairs(&before, &after, in_use, &mut found);
-    compare::targets(&before, &after, &mut found);
-    compare::order(&before, &after, &mut found);
-    leaves::compare(&before, &after, &mut found);
+    differences(&before, &after, in_use, &mut found);
     code(live, next, &mut found);
     if let Some(in_use) = in_use {
         in_use.lost(live, &policy, &after.names, &mut found);
     }
     Ok(Comparison { node: after.node, live: sides.0, next: sides.1, risks: found.into_risks() })
+}
+
+/// Everything that the compiled data of two bundles differs in.
+fn differences(live: &flat::Flat, next: &flat::Flat, in_use: Option<&InUse>, found: &mut risk::Found) {
+    compare::pairs(live, next, in_use, found);
+    audit::compare(live, next, found);
+    targets::compare(live, next, found);
+    winner::compare(live, next, found);
+    leaves::compare(live, next, found);
 }
 
 fn side(bundle: &VerifiedBundle, which: &'static str) -> Result<Side, GateError> {
@@ -146,7 +159,7 @@ fn side(bundle: &VerifiedBundle, which: &'static str) -> Result<Side, GateError>
 fn code(live: &VerifiedBundle, next: &VerifiedBundle, found: &mut risk::Found) {
     let all = |bundle: &VerifiedBundle| {
         let modules = bundle.modules.iter().map(|(name, text)| (name.clone(), hash(text.as_bytes())));
-        let files = bundle.files.iter().filter(|(name, _)| !name.ends_with("vectors.json"));
+        let files = bundle.files.iter().filter(|(name, _)| *name != VECTORS_FILE);
         let files = files.map(|(name, content)| (name.clone(), hash(content)));
         modules.chain(files).collect::<std::collections::BTreeMap<_, _>>()
     };

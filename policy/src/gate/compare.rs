@@ -1,17 +1,14 @@
-//! Pairs, destinations and the order of rules.
+//! Pairs: what the next bundle grants beyond the live one, and what is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cover::{Matcher, covers, shown};
-use super::flat::{At, Flat, Key, Names, Pair, Target};
+use super::flat::{At, Flat, Key, Names, Pair};
 use super::grant::{Grant, join};
 use super::in_use::InUse;
-use super::risk::{Found, Kind};
+use super::risk::{Found, Kind, or_none};
 
-/// Above this many rules of one workload that changed places, it is not worked out which of them matter.
-const MAX_ORDER: usize = 2000;
-
-type Pairs = BTreeMap<Key, Pair>;
+pub(super) type Pairs = BTreeMap<Key, Pair>;
 
 /// What the pairs of the next bundle grant beyond those of the live one, and what is gone.
 pub(super) fn pairs(live: &Flat, next: &Flat, in_use: Option<&InUse>, found: &mut Found) {
@@ -27,7 +24,6 @@ pub(super) fn pairs(live: &Flat, next: &Flat, in_use: Option<&InUse>, found: &mu
                 new_pair(scope, &shown, pair, &names, found);
             } else {
                 wider_pair(&shown, &pair.rules, &known, found);
-                audit(&shown, before.get(key), pair, found);
             }
         }
     }
@@ -44,12 +40,17 @@ pub(super) fn pairs(live: &Flat, next: &Flat, in_use: Option<&InUse>, found: &mu
     }
 }
 
-fn patterns(pairs: &Pairs) -> Vec<(&Key, &Pair)> {
+pub(super) fn patterns(pairs: &Pairs) -> Vec<(&Key, &Pair)> {
     pairs.iter().filter(|(_, pair)| pair.matcher.is_pattern()).collect()
 }
 
 /// The rules of all pairs that contain this one.
-fn covering<'p>(pairs: &'p Pairs, patterns: &[(&'p Key, &'p Pair)], key: &Key, matcher: &Matcher) -> Vec<&'p Grant> {
+pub(super) fn covering<'p>(
+    pairs: &'p Pairs,
+    patterns: &[(&'p Key, &'p Pair)],
+    key: &Key,
+    matcher: &Matcher,
+) -> Vec<&'p Grant> {
     let same = pairs.get(key).map(|pair| &pair.rules).into_iter().flatten();
     let wider = patterns.iter().filter(|(own, pair)| *own != key && covers((own, &pair.matcher), (key, matcher)));
     same.chain(wider.flat_map(|(_, pair)| &pair.rules)).collect()
@@ -85,88 +86,71 @@ fn new_pair(scope: &At, shown: &str, pair: &Pair, names: &Names, found: &mut Fou
         if rule.audit {
             add(Kind::NewAuditPair, "audit mode".to_owned());
         }
-        if rule.extras() {
-            add(Kind::UnknownDifference, rule.rest_text());
+        for (kind, text) in rule.extras() {
+            add(kind, text);
         }
     }
 }
 
-/// Each rule must be contained in what the rules of the live pair grant together.
+/// Each rule must be contained in what the rules of the live pair grant together, under conditions that are no looser.
 fn wider_pair(shown: &str, rules: &[Grant], known: &[&Grant], found: &mut Found) {
-    let any_l4 = known.iter().any(|live| live.l4);
     for rule in rules {
-        let same = known.iter().find(|live| live.id == rule.id);
-        let credentials: BTreeSet<&str> = known.iter().map(|live| live.credential.as_str()).collect();
-        let swapped = same.is_some_and(|live| live.credential != rule.credential);
-        if swapped || (!rule.credential.is_empty() && !credentials.contains(rule.credential.as_str())) {
-            let before = same.map_or_else(|| join(&credentials), |live| live.credential.clone());
-            found.add(Kind::CredentialChanged, shown, &rule.id, or_none(&before), or_none(&rule.credential));
+        credential(shown, rule, known, found);
+        let open: Vec<&Grant> = known.iter().copied().filter(|live| live.is_as_open_as(rule)).collect();
+        let more = wider(rule, if open.is_empty() { known } else { &open });
+        if more.is_empty() && !open.is_empty() {
+            continue;
         }
-        if rule.l4 && !any_l4 {
-            let before = join(known.iter().flat_map(|live| &live.paths).map(ToString::to_string));
-            found.add(
-                Kind::HttpBlockDropped,
-                shown,
-                &rule.id,
-                before,
-                "no http block: every method and path, and opaque bytes",
-            );
+        // The same requests under a condition that is gone: then the condition is what changed.
+        let same = known.iter().find(|live| live.id == rule.id && wider(rule, &[live]).is_empty());
+        let stricter = same.or_else(|| known.iter().find(|live| wider(rule, &[live]).is_empty()));
+        let nearest = stricter.or_else(|| known.first().filter(|_| open.is_empty()));
+        for (kind, before, after) in nearest.into_iter().flat_map(|live| live.opened_by(rule)) {
+            found.add(kind, shown, &rule.id, before, after);
         }
-        if !rule.l4 && !any_l4 {
-            methods(shown, rule, known, found);
-            paths(shown, rule, known, found);
-        }
-        if known.iter().all(|live| live.rest != rule.rest) {
-            let before = same.or(known.first()).map(|live| live.rest_text()).unwrap_or_default();
-            found.add(Kind::UnknownDifference, shown, &rule.id, or_none(&before), or_none(&rule.rest_text()));
+        for (kind, before, after) in more.into_iter().filter(|_| stricter.is_none()) {
+            found.add(kind, shown, &rule.id, before, after);
         }
     }
 }
 
-fn methods(shown: &str, rule: &Grant, known: &[&Grant], found: &mut Found) {
-    let new: Vec<&str> =
-        rule.writes().into_iter().filter(|name| !known.iter().any(|live| live.has_method(name))).collect();
+fn credential(shown: &str, rule: &Grant, known: &[&Grant], found: &mut Found) {
+    let same = known.iter().find(|live| live.id == rule.id);
+    let credentials: BTreeSet<&str> = known.iter().map(|live| live.credential.as_str()).collect();
+    let swapped = same.is_some_and(|live| live.credential != rule.credential);
+    if swapped || (!rule.credential.is_empty() && !credentials.contains(rule.credential.as_str())) {
+        let before = same.map_or_else(|| join(&credentials), |live| live.credential.clone());
+        found.add(Kind::CredentialChanged, shown, &rule.id, or_none(&before), or_none(&rule.credential));
+    }
+}
+
+/// What a rule grants beyond all of `known`, whatever their conditions are.
+fn wider(rule: &Grant, known: &[&Grant]) -> Vec<(Kind, String, String)> {
+    if known.iter().any(|live| live.l4) {
+        return Vec::new();
+    }
+    let paths = || join(known.iter().flat_map(|live| &live.paths).map(ToString::to_string));
+    if rule.l4 {
+        let all = "no http block: every method and path, and opaque bytes".to_owned();
+        return vec![(Kind::HttpBlockDropped, paths(), all)];
+    }
+    let mut more = Vec::new();
+    let (old, new): (Vec<&str>, Vec<&str>) =
+        rule.writes().into_iter().partition(|name| known.iter().any(|live| live.has_method(name)));
     if !new.is_empty() {
         let before: BTreeSet<&String> = known.iter().flat_map(|live| &live.methods).collect();
-        found.add(Kind::NewWriteMethod, shown, &rule.id, join(before), rule.methods_text());
+        more.push((Kind::NewWriteMethod, join(before), rule.methods_text()));
     }
-}
-
-fn paths(shown: &str, rule: &Grant, known: &[&Grant], found: &mut Found) {
-    let new = rule.paths.iter().filter(|path| path.is_wildcard() && !known.iter().any(|live| live.covers_path(path)));
-    let new: Vec<_> = new.collect();
-    if !new.is_empty() {
-        let before = join(known.iter().flat_map(|live| &live.paths).map(ToString::to_string));
-        found.add(Kind::WildcardPath, shown, &rule.id, before, join(new));
-    }
-}
-
-/// A pair lets would-be denials pass only while all its rules are in audit mode.
-fn audit(shown: &str, before: Option<&Pair>, after: &Pair, found: &mut Found) {
-    let text = |on: bool| if on { "audit mode" } else { "enforced" };
-    let Some(before) = before else {
-        for rule in after.rules.iter().filter(|rule| rule.audit) {
-            found.add(Kind::NewAuditPair, shown, &rule.id, "(covered by a wider pair)", text(true));
-        }
-        return;
+    // A wildcard for one method is none for another that writes: each must have been there for that path.
+    let covered = |path| {
+        known.iter().any(|live| live.covers_path(path))
+            && old.iter().all(|name| known.iter().any(|live| live.has_method(name) && live.covers_path(path)))
     };
-    for rule in &after.rules {
-        let was = match before.rules.iter().find(|live| live.id == rule.id) {
-            Some(live) => live.audit,
-            // A new rule of a live pair: it counts as what the pair was.
-            None if rule.audit => before.rules.iter().any(|live| live.audit),
-            None => before.rules.iter().all(|live| live.audit),
-        };
-        if was != rule.audit {
-            let kind = if rule.audit { Kind::AuditOn } else { Kind::AuditOff };
-            found.add(kind, shown, &rule.id, text(was), text(rule.audit));
-        }
+    let wild: Vec<_> = rule.paths.iter().filter(|path| path.is_wildcard() && !covered(path)).collect();
+    if !wild.is_empty() {
+        more.push((Kind::WildcardPath, paths(), join(wild)));
     }
-    let all = |rules: &[Grant]| rules.iter().all(|rule| rule.audit);
-    if all(&before.rules) != all(&after.rules) {
-        let kind = if all(&after.rules) { Kind::AuditOn } else { Kind::AuditOff };
-        found.add(kind, shown, "", text(all(&before.rules)), text(all(&after.rules)));
-    }
+    more
 }
 
 /// Rules whose grant is no longer there under any id. One that was only narrowed is still there.
@@ -187,99 +171,4 @@ fn removed(shown: &str, rules: &[Grant], left: &[&Grant], found: &mut Found) {
             found.add(Kind::RuleRemoved, shown, &rule.id, format!("{}{paths}", rule.methods_text()), after);
         }
     }
-}
-
-/// What granted rules lead to: TLS, CA, identity and port of a destination that was there before; private ranges always.
-pub(super) fn targets(live: &Flat, next: &Flat, found: &mut Found) {
-    let names = live.names.joined(&next.names);
-    for ((source, destination), target) in &next.targets {
-        let shown = format!("{source} -> {}", names.destination(destination));
-        let before = live.targets.get(&(source.clone(), destination.clone()));
-        ranges(&shown, before, target, found);
-        match before {
-            Some(before) => members(&shown, before, target, found),
-            None => {
-                for name in target.members.keys().filter(|name| kind_of(name) == Kind::UnknownDifference) {
-                    found.add(
-                        Kind::UnknownDifference,
-                        &shown,
-                        "",
-                        "(no such pair)",
-                        format!("{name}: {}", join(&target.members[name])),
-                    );
-                }
-            }
-        }
-    }
-}
-
-fn ranges(shown: &str, before: Option<&Target>, after: &Target, found: &mut Found) {
-    let known = before.map(|target| target.addresses.as_slice()).unwrap_or_default();
-    let new: Vec<_> = after.addresses.iter().filter(|range| !known.iter().any(|own| own.contains(*range))).collect();
-    if !new.is_empty() {
-        found.add(Kind::WiderRange, shown, "", or_none(&join(known)), join(new));
-    }
-}
-
-fn members(shown: &str, before: &Target, after: &Target, found: &mut Found) {
-    let none = BTreeSet::new();
-    let all: BTreeSet<&String> = before.members.keys().chain(after.members.keys()).collect();
-    for name in all {
-        let (was, is) = (before.members.get(name).unwrap_or(&none), after.members.get(name).unwrap_or(&none));
-        // A value that only some rules had may go; one that comes, or a member that goes altogether, is a change.
-        if is.is_subset(was) && is.is_empty() == was.is_empty() {
-            continue;
-        }
-        let text = |values: &BTreeSet<String>| format!("{name}: {}", or_none(&join(values)));
-        found.add(kind_of(name), shown, "", text(was), text(is));
-    }
-}
-
-fn kind_of(member: &str) -> Kind {
-    match member {
-        "tls" | "intercept" => Kind::TlsChanged,
-        "via" => Kind::RouteChanged,
-        "ca" => Kind::CaChanged,
-        "spiffe_id" | "workload" => Kind::IdentityChanged,
-        "port_name" | "mode" | "protocol" | "grpc" | "port" => Kind::PortChanged,
-        // Part of what names the destination, or the list of its other names, which are pairs of their own.
-        "kind" | "host" | "cidr" | "aliases" => Kind::PortChanged,
-        _ => Kind::UnknownDifference,
-    }
-}
-
-/// The lowest rank wins: rules of one place that carry different things must not swap.
-pub(super) fn order(live: &Flat, next: &Flat, found: &mut Found) {
-    for (scope, pairs) in &next.scopes {
-        let Some(before) = live.scopes.get(scope) else { continue };
-        let (before, after) = (ranked(before), ranked(pairs));
-        let mut common: Vec<(&Grant, &Grant)> =
-            after.iter().filter_map(|(id, rule)| Some((*before.get(id)?, *rule))).collect();
-        common.sort_by_key(|(live, _)| live.rank);
-        if common.is_sorted_by_key(|(_, next)| next.rank) {
-            continue;
-        }
-        let place = scope[2..].join(":");
-        if common.len() > MAX_ORDER {
-            found.add(Kind::RuleOrder, place, "", format!("{} rules", common.len()), "in another order");
-            continue;
-        }
-        for (index, (_, first)) in common.iter().enumerate() {
-            let later = common[index + 1..].iter();
-            for (_, second) in
-                later.filter(|(_, second)| second.rank < first.rank && second.carries() != first.carries())
-            {
-                let (was, is) = (format!("{} first", first.id), format!("{} first", second.id));
-                found.add(Kind::RuleOrder, &place, &second.id, was, is);
-            }
-        }
-    }
-}
-
-fn ranked(pairs: &Pairs) -> BTreeMap<&str, &Grant> {
-    pairs.values().flat_map(|pair| &pair.rules).map(|rule| (rule.id.as_str(), rule)).collect()
-}
-
-fn or_none(text: &str) -> String {
-    if text.is_empty() { "(none)".to_owned() } else { text.to_owned() }
 }

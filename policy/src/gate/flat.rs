@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cover::Matcher;
-use super::grant::Grant;
+use super::grant::{Grant, Leads};
 use crate::bundle::canonical::Json;
+
+/// Members of a target that name the destination; its other names are pairs of their own.
+pub(super) const NAMING: [&str; 5] = ["kind", "host", "cidr", "port", "aliases"];
 
 /// A place in the data.
 pub(super) type At = Vec<String>;
@@ -17,6 +20,8 @@ pub(super) struct Flat {
     pub(super) scopes: BTreeMap<At, BTreeMap<Key, Pair>>,
     /// By source and destination.
     pub(super) targets: BTreeMap<(String, String), Target>,
+    /// By source and rule: every destination that the rule leads to, and what is there.
+    leads: BTreeMap<(String, String), BTreeMap<String, Leads>>,
     /// Everything else.
     pub(super) leaves: BTreeMap<At, Json>,
     pub(super) names: Names,
@@ -27,6 +32,18 @@ pub(super) struct Flat {
 pub(super) struct Key {
     pub(super) list: At,
     pub(super) entry: String,
+}
+
+impl Key {
+    /// The destination as `targets` name it.
+    fn destination(&self, matcher: &Matcher) -> Option<String> {
+        match matcher {
+            Matcher::Destination { .. } => Some(self.entry.clone()),
+            Matcher::Suffix { suffix, port } => Some(format!("*{suffix}:{port}")),
+            Matcher::Range { range, port: Some(port) } => Some(format!("{range}:{port}")),
+            _ => None,
+        }
+    }
 }
 
 pub(super) struct Pair {
@@ -85,6 +102,7 @@ pub(super) fn flatten(data: &Json) -> Flat {
         flat.node = node;
     }
     flat.read_names();
+    flat.join_leads();
     flat
 }
 
@@ -109,7 +127,7 @@ fn walk(path: &mut At, value: &Json, flat: &mut Flat) {
         Json::Array(items) if scope(path).is_some() => list(path, items, flat),
         Json::Array(items) if path.len() == 4 && path[..2] == at(&["nova", "targets"]) => {
             for item in items {
-                target(&path[2], item, flat, path);
+                target(item, flat, path);
             }
         }
         _ => {
@@ -159,8 +177,9 @@ fn list(path: &At, items: &[Json], flat: &mut Flat) {
     }
 }
 
-fn target(source: &str, item: &Json, flat: &mut Flat, path: &At) {
-    let Json::Object(members) = item else {
+/// One item of `nova/targets/<source>/<rule>`.
+fn target(item: &Json, flat: &mut Flat, path: &At) {
+    let (Json::Object(members), [_, _, source, rule]) = (item, path.as_slice()) else {
         flat.leaves.insert(path.clone(), item.clone());
         return;
     };
@@ -170,38 +189,61 @@ fn target(source: &str, item: &Json, flat: &mut Flat, path: &At) {
         "cidr" => format!("{}:{}", text("cidr"), text("port")),
         _ => item.to_canonical(),
     };
+    let mut destinations = vec![destination.clone()];
     if text("kind") == "workload" {
         let port = format!("{}:{}", text("workload"), text("port_name"));
-        let mut hosts = vec![text("host")];
         if let Some(Json::Array(aliases)) = members.get("aliases") {
-            hosts.extend(aliases.iter().map(plain));
+            destinations.extend(aliases.iter().map(|alias| format!("{}:{}", plain(alias), text("port"))));
         }
-        for host in hosts {
-            flat.names.destinations.insert(format!("{host}:{}", text("port")), port.clone());
+        for name in &destinations {
+            flat.names.destinations.insert(name.clone(), port.clone());
         }
         flat.names.identities.insert(text("spiffe_id"), text("workload"));
         flat.names.http.insert(port, looks_into(&text("mode"), &text("protocol")));
     }
-    let target = flat.targets.entry((source.to_owned(), destination)).or_default();
+    let mut leads = Leads::default();
     for (name, value) in members {
-        match (name.as_str(), value) {
-            ("addresses", Json::Array(ranges)) => {
+        match value {
+            Json::Array(ranges) if name == "addresses" => {
                 let parsed: Option<Vec<ipnet::IpNet>> = ranges.iter().map(|range| plain(range).parse().ok()).collect();
                 match parsed {
-                    Some(ranges) => target.addresses.extend(ranges),
+                    Some(ranges) => leads.addresses = ranges,
                     None => {
-                        target.members.entry(name.clone()).or_default().insert(value.to_canonical());
+                        leads.members.insert(name.clone(), value.to_canonical());
                     }
                 }
             }
             _ => {
-                target.members.entry(name.clone()).or_default().insert(plain(value));
+                leads.members.insert(name.clone(), plain(value));
             }
         }
     }
+    let target = flat.targets.entry((source.clone(), destination)).or_default();
+    target.addresses.extend(&leads.addresses);
+    for (name, value) in &leads.members {
+        target.members.entry(name.clone()).or_default().insert(value.clone());
+    }
+    leads.members.retain(|name, _| !NAMING.contains(&name.as_str()));
+    leads.addresses.sort();
+    let rule = flat.leads.entry((source.clone(), rule.clone())).or_default();
+    rule.extend(destinations.into_iter().map(|destination| (destination, leads.clone())));
 }
 
 impl Flat {
+    /// Tells every rule of a destination what it leads to there.
+    fn join_leads(&mut self) {
+        for (scope, pairs) in &mut self.scopes {
+            let [_, _, source] = scope.as_slice() else { continue };
+            for (key, pair) in pairs.iter_mut() {
+                let Some(destination) = key.destination(&pair.matcher) else { continue };
+                for rule in &mut pair.rules {
+                    let known = self.leads.get(&(source.clone(), rule.id.clone()));
+                    rule.leads = known.and_then(|all| all.get(&destination)).cloned().unwrap_or_default();
+                }
+            }
+        }
+    }
+
     /// Identities and ports of the node's own workloads.
     fn read_names(&mut self) {
         let mut ports: BTreeMap<(String, String), [String; 2]> = BTreeMap::new();

@@ -2,14 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ipnet::IpNet;
+
+use super::pattern::Path;
+use super::risk::Kind;
 use crate::bundle::canonical::Json;
-use crate::path::pattern::segments_match;
 
 /// Methods that read. Every other one counts as writing, also those we have never heard of.
 const READS: [&str; 3] = ["GET", "HEAD", "OPTIONS"];
 
-/// Members that only ever make a rule grant less: a rule of a new pair may have them.
-const CONDITIONS: [&str; 3] = ["needs", "src", "jwt"];
+/// Members that only ever make a rule grant less, and the risk that it is when one goes.
+const CONDITIONS: [(&str, Kind); 3] =
+    [("needs", Kind::RouteChanged), ("src", Kind::WiderRange), ("jwt", Kind::WiderPeer)];
+/// The member that makes a rule grant more than methods and paths.
+const UPGRADE: &str = "upgrade";
 
 /// What one rule grants to a pair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,17 +27,18 @@ pub(super) struct Grant {
     pub(super) paths: Vec<Path>,
     pub(super) audit: bool,
     pub(super) credential: String,
-    /// Members this build does not compare one by one.
+    /// Conditions, what it grants beside requests, and members that this build does not know.
     pub(super) rest: BTreeMap<String, String>,
+    /// What an egress rule leads to.
+    pub(super) leads: Leads,
 }
 
-/// A path pattern of the compiled data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Path {
-    Exact(String),
-    Prefix(String),
-    Segments(Vec<String>),
-    SegmentsPrefix(Vec<String>),
+/// What a granted rule leads to, without what names the destination.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Leads {
+    pub(super) members: BTreeMap<String, String>,
+    /// Ranges that the name may resolve to.
+    pub(super) addresses: Vec<IpNet>,
 }
 
 impl Grant {
@@ -65,8 +72,11 @@ impl Grant {
                 None => return false,
             },
             ("prefix", Json::Array(all)) => match texts(all) {
-                Some(texts) => self.paths.extend(texts.into_iter().map(Path::Prefix)),
-                None => return false,
+                // No compiler writes a prefix that ends within a segment, and nothing here compares one rightly.
+                Some(texts) if texts.iter().all(|text| text.starts_with('/') && text.ends_with('/')) => {
+                    self.paths.extend(texts.into_iter().map(Path::Prefix));
+                }
+                _ => return false,
             },
             ("segs" | "segs_prefix", Json::Array(all)) => {
                 let lists: Option<Vec<_>> = all.iter().map(|item| texts(items(item)?)).collect();
@@ -92,81 +102,64 @@ impl Grant {
         self.l4 || self.paths.iter().any(|own| own.covers(path))
     }
 
-    /// What the rule brings along when it wins, besides methods and paths.
-    pub(super) fn carries(&self) -> (&str, &BTreeMap<String, String>) {
-        (&self.credential, &self.rest)
+    /// Whether this rule asks for nothing that `other` does not ask for, and grants beside requests all that it grants.
+    pub(super) fn is_as_open_as(&self, other: &Self) -> bool {
+        let names: BTreeSet<&String> = self.rest.keys().chain(other.rest.keys()).collect();
+        names.into_iter().all(|name| self.is_as_open_in(name, other))
+    }
+
+    fn is_as_open_in(&self, name: &str, other: &Self) -> bool {
+        let condition = CONDITIONS.iter().any(|(known, _)| *known == name);
+        match (self.rest.get(name), other.rest.get(name)) {
+            (own, others) if own == others => true,
+            (None, Some(_)) => condition,
+            (Some(_), None) => name == UPGRADE,
+            (Some(own), Some(others)) => name == "src" && range_covers(own, others),
+            (None, None) => true,
+        }
+    }
+
+    /// The members in which `other` is more open, as risks.
+    pub(super) fn opened_by<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (Kind, String, String)> + 'a {
+        let names: BTreeSet<&String> = self.rest.keys().chain(other.rest.keys()).collect();
+        names.into_iter().filter(move |name| !self.is_as_open_in(name, other)).map(move |name| {
+            let text = |value: &String| format!("{name}: {value}");
+            let text = |side: &Self| side.rest.get(name).map_or_else(|| "(none)".to_owned(), text);
+            (kind_of(name), text(self), text(other))
+        })
+    }
+
+    /// Members that make a rule of a new pair grant more than requests, as risks.
+    pub(super) fn extras(&self) -> impl Iterator<Item = (Kind, String)> + '_ {
+        let more = self.rest.iter().filter(|(name, _)| CONDITIONS.iter().all(|(known, _)| known != name));
+        more.map(|(name, value)| (kind_of(name), format!("{name}: {value}")))
+    }
+
+    /// Whether the rule lets would-be denials of its pair pass, if all others of the pair do.
+    pub(super) fn is_harmless(&self) -> bool {
+        self.audit && self.credential.is_empty() && !self.rest.contains_key("needs")
+    }
+
+    /// Whether it is a rule of the pair for some of its callers only.
+    pub(super) fn is_conditional(&self) -> bool {
+        self.rest.contains_key("src") || self.rest.contains_key("jwt")
     }
 
     pub(super) fn methods_text(&self) -> String {
         if self.l4 { "any (no http block)".to_owned() } else { join(&self.methods) }
     }
-
-    /// Members that may make the rule grant more.
-    pub(super) fn extras(&self) -> bool {
-        self.rest.keys().any(|name| !CONDITIONS.contains(&name.as_str()))
-    }
-
-    pub(super) fn rest_text(&self) -> String {
-        self.rest.iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join(", ")
-    }
 }
 
-impl Path {
-    pub(super) fn is_wildcard(&self) -> bool {
-        !matches!(self, Self::Exact(_))
-    }
-
-    /// Whether every path of `other` is one of ours. False when in doubt.
-    pub(super) fn covers(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Exact(own), Self::Exact(path)) => own == path,
-            (Self::Exact(_), _) => false,
-            (Self::Prefix(own), Self::Exact(path) | Self::Prefix(path)) => path.starts_with(own.as_str()),
-            (Self::Prefix(own), Self::Segments(path)) => {
-                let own = parts(own);
-                own.len() < path.len() && own.iter().zip(path).all(|(own, got)| own == got)
-            }
-            (Self::Prefix(own), Self::SegmentsPrefix(path)) => {
-                let own = parts(own);
-                own.len() <= path.len() && own.iter().zip(path).all(|(own, got)| own == got)
-            }
-            (Self::Segments(own), Self::Exact(path)) => segments_match(own, path, false),
-            (Self::Segments(own), Self::Segments(path)) => own.len() == path.len() && each(own, path),
-            (Self::Segments(_), _) => false,
-            (Self::SegmentsPrefix(own), Self::Exact(path)) => segments_match(own, path, true),
-            (Self::SegmentsPrefix(own), Self::Segments(path)) => own.len() < path.len() && each(own, path),
-            (Self::SegmentsPrefix(own), Self::SegmentsPrefix(path)) => own.len() <= path.len() && each(own, path),
-            (Self::SegmentsPrefix(own), Self::Prefix(path)) => {
-                let path = parts(path);
-                own.len() <= path.len() && each(own, &path)
-            }
-        }
-    }
+fn kind_of(member: &str) -> Kind {
+    let condition = CONDITIONS.iter().find(|(name, _)| *name == member).map(|(_, kind)| *kind);
+    let other = if member == UPGRADE { Kind::UpgradeAdded } else { Kind::UnknownDifference };
+    condition.unwrap_or(other)
 }
 
-impl std::fmt::Display for Path {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Exact(path) => f.write_str(path),
-            Self::Prefix(prefix) => write!(f, "{prefix}**"),
-            Self::Segments(segments) => write!(f, "/{}", segments.join("/")),
-            Self::SegmentsPrefix(segments) => write!(f, "/{}/**", segments.join("/")),
-        }
-    }
-}
-
-/// The segments of a prefix, which begins and ends with `/`.
-fn parts(prefix: &str) -> Vec<String> {
-    let inner = prefix.trim_start_matches('/');
-    let inner = inner.strip_suffix('/').unwrap_or(inner);
-    if inner.is_empty() { Vec::new() } else { inner.split('/').map(str::to_owned).collect() }
-}
-
-/// Segment by segment; `*` covers another `*` and whatever segment the matcher lets it stand for.
-fn each(own: &[String], other: &[String]) -> bool {
-    own.iter().zip(other).all(|(own, got)| {
-        own == got || (own == "*" && got != "*" && segments_match(std::slice::from_ref(own), got, false))
-    })
+/// Both are JSON texts of networks.
+fn range_covers(own: &str, other: &str) -> bool {
+    let parse = |text: &str| text.trim_matches('"').parse::<IpNet>().ok();
+    parse(own).zip(parse(other)).is_some_and(|(own, other)| own.contains(&other))
 }
 
 fn flags(all: &BTreeMap<String, Json>) -> Option<Vec<String>> {

@@ -8,90 +8,86 @@ use serde::Serialize;
 /// Longest text of a cell; a list of paths may be long.
 const MAX_TEXT: usize = 300;
 
-/// Kinds of risks: a closed set.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A destination outside that was not there, and a credential goes to it.
-    NewExternalCredential,
-    /// A destination with a wildcard.
-    WildcardHost,
-    /// A path with a wildcard, or no `http` block at all.
-    WildcardPath,
-    /// A method that writes, for a pair that had none like it.
-    NewWriteMethod,
-    /// Somebody new on a port whose bytes nobody looks at.
-    NewTcpPeer,
-    /// A rule that is gone although it is in use.
-    RuleRemoved,
-    /// Would-be denials of a live pair pass from now on.
-    AuditOn,
-    /// Would-be denials of a live pair are refused from now on.
-    AuditOff,
-    /// A new pair in audit mode: it lets through what no rule names.
-    NewAuditPair,
-    /// Labels of a workload: selectors of other bundles follow them.
-    LabelsChanged,
-    /// Number, mode or protocol of a port.
-    PortChanged,
-    /// Certificates behind the name of a CA, or the CA of a destination.
-    CaChanged,
-    /// What the supervisor does about TLS towards a destination.
-    TlsChanged,
-    /// The parent proxy of a destination.
-    RouteChanged,
-    /// A pair that was checked per request may exchange anything.
-    HttpBlockDropped,
-    /// A larger range of addresses, as source, as destination or as what a name may resolve to.
-    WiderRange,
-    /// A larger set of callers under one CA.
-    WiderPeer,
-    /// Another credential for a pair, or one where there was none.
-    CredentialChanged,
-    /// What a credential's name stands for.
-    CredentialDefinition,
-    /// The identity of a workload, or an identity of an unusual form.
-    IdentityChanged,
-    /// Rules that carry different things swap places.
-    RuleOrder,
-    /// The Rego, the wasm or the manifest.
-    PolicyCode,
-    /// The layout of the data.
-    SchemaChanged,
-    /// A difference that this build has no row for.
-    UnknownDifference,
+/// Every kind with its name from one list, so that no table of kinds can miss one.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
+        /// Kinds of risks: a closed set.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Kind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl Kind {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
+
+            /// Its name, as in JSON.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl Kind {
-    /// Its name, as in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::NewExternalCredential => "new_external_credential",
-            Self::WildcardHost => "wildcard_host",
-            Self::WildcardPath => "wildcard_path",
-            Self::NewWriteMethod => "new_write_method",
-            Self::NewTcpPeer => "new_tcp_peer",
-            Self::RuleRemoved => "rule_removed",
-            Self::AuditOn => "audit_on",
-            Self::AuditOff => "audit_off",
-            Self::NewAuditPair => "new_audit_pair",
-            Self::LabelsChanged => "labels_changed",
-            Self::PortChanged => "port_changed",
-            Self::CaChanged => "ca_changed",
-            Self::TlsChanged => "tls_changed",
-            Self::RouteChanged => "route_changed",
-            Self::HttpBlockDropped => "http_block_dropped",
-            Self::WiderRange => "wider_range",
-            Self::WiderPeer => "wider_peer",
-            Self::CredentialChanged => "credential_changed",
-            Self::CredentialDefinition => "credential_definition",
-            Self::IdentityChanged => "identity_changed",
-            Self::RuleOrder => "rule_order",
-            Self::PolicyCode => "policy_code",
-            Self::SchemaChanged => "schema_changed",
-            Self::UnknownDifference => "unknown_difference",
-        }
+kinds! {
+    /// A destination outside that was not there, and a credential goes to it.
+    NewExternalCredential = "new_external_credential",
+    /// A destination with a wildcard.
+    WildcardHost = "wildcard_host",
+    /// A path with a wildcard, or no `http` block at all.
+    WildcardPath = "wildcard_path",
+    /// A method that writes, for a pair that had none like it.
+    NewWriteMethod = "new_write_method",
+    /// Somebody new on a port whose bytes nobody looks at.
+    NewTcpPeer = "new_tcp_peer",
+    /// Requests that may turn into bytes that nobody looks at.
+    UpgradeAdded = "upgrade_added",
+    /// A rule that is gone although it is in use.
+    RuleRemoved = "rule_removed",
+    /// Would-be denials of a live pair pass from now on.
+    AuditOn = "audit_on",
+    /// Would-be denials of a live pair are refused from now on.
+    AuditOff = "audit_off",
+    /// A new pair in audit mode: it lets through what no rule names.
+    NewAuditPair = "new_audit_pair",
+    /// Labels of a workload: selectors of other bundles follow them.
+    LabelsChanged = "labels_changed",
+    /// Number, mode or protocol of a port.
+    PortChanged = "port_changed",
+    /// Certificates behind the name of a CA, or the CA of a destination.
+    CaChanged = "ca_changed",
+    /// What the supervisor does about TLS towards a destination.
+    TlsChanged = "tls_changed",
+    /// The parent proxy of a destination.
+    RouteChanged = "route_changed",
+    /// A pair that was checked per request may exchange anything.
+    HttpBlockDropped = "http_block_dropped",
+    /// A larger range of addresses, as source, as destination or as what a name may resolve to.
+    WiderRange = "wider_range",
+    /// A larger set of callers under one CA or issuer.
+    WiderPeer = "wider_peer",
+    /// Another credential for a pair, or one where there was none.
+    CredentialChanged = "credential_changed",
+    /// What a credential's name stands for.
+    CredentialDefinition = "credential_definition",
+    /// The identity of a workload, or an identity of an unusual form.
+    IdentityChanged = "identity_changed",
+    /// Another of the rules that were there wins, and carries something else.
+    RuleOrder = "rule_order",
+    /// The Rego, the wasm or the manifest.
+    PolicyCode = "policy_code",
+    /// The layout of the data.
+    SchemaChanged = "schema_changed",
+    /// A difference that this build has no row for.
+    UnknownDifference = "unknown_difference",
+}
+
+impl Serialize for Kind {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 
@@ -151,6 +147,11 @@ impl Found {
     pub(super) fn into_risks(self) -> Vec<Risk> {
         self.0.into_iter().collect()
     }
+}
+
+/// A text that may be empty, for people.
+pub(super) fn or_none(text: &str) -> String {
+    if text.is_empty() { "(none)".to_owned() } else { text.to_owned() }
 }
 
 /// Cut texts keep a digest, so that the hash over the risks still stands for the whole of them.
