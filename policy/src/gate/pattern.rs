@@ -172,10 +172,26 @@ mod tests {
     #[test]
     fn shared_paths_are_matched_by_both_patterns_and_missing_only_where_there_are_none() {
         let all = [
-            "*", "/", "/a", "/a/", "/a/b", "/a;v/b", "/**", "/a/**", "/a/b/**", "/*", "/*/*", "/a/*", "/*/b", "/*/**",
-            "/a/*/c", "/*/b/**", "/a/*/c/**",
+            "*",
+            "/",
+            "/a",
+            "/a/",
+            "/a/b",
+            "/a;v/b",
+            "/**",
+            "/a/**",
+            "/a/b/**",
+            "/*",
+            "/*/*",
+            "/a/*",
+            "/*/b",
+            "/*/**",
+            "/a/*/c",
+            "/*/b/**",
+            "/a/*/c/**",
         ];
-        let asked = ["*", "/", "/a", "/a/", "/a/b", "/a;v/b", "/a/b/", "/a/b/c", "/a/x/c", "/x/b/c/d", "/a/b/c/d", "/z/z/z"];
+        let asked =
+            ["*", "/", "/a", "/a/", "/a/b", "/a;v/b", "/a/b/", "/a/b/c", "/a/x/c", "/x/b/c/d", "/a/b/c/d", "/z/z/z"];
         for one in all {
             for two in all {
                 let shared = path(one).shared(&path(two));

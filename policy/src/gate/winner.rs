@@ -61,7 +61,8 @@ fn carried(rule: &Grant) -> Carried<'_> {
 fn destination(shown: &str, old: &[&Grant], new: &[&Grant], found: &mut Found) {
     let patterns: BTreeSet<&Path> = old.iter().chain(new).flat_map(|rule| &rule.paths).collect();
     if patterns.len() > MAX_PATTERNS {
-        let content = |rules: &[&Grant]| rules.iter().map(|rule| Grant { rank: 0, ..(*rule).clone() }).collect::<Vec<_>>();
+        let content =
+            |rules: &[&Grant]| rules.iter().map(|rule| Grant { rank: 0, ..(*rule).clone() }).collect::<Vec<_>>();
         if content(old) != content(new) {
             let text = format!("one of {} patterns", patterns.len());
             found.add(Kind::RuleOrder, shown, "", text, "too many rules carry different things to compare them");
@@ -103,7 +104,8 @@ fn compared(shown: &str, asked: &Asked<'_>, old: &[&Grant], new: &[&Grant], foun
 }
 
 fn leads(shown: &str, was: &Leads, is: &Leads, found: &mut Found) {
-    let new: Vec<_> = is.addresses.iter().filter(|range| !was.addresses.iter().any(|own| own.contains(*range))).collect();
+    let new: Vec<_> =
+        is.addresses.iter().filter(|range| !was.addresses.iter().any(|own| own.contains(*range))).collect();
     if !new.is_empty() {
         found.add(Kind::WiderRange, shown, "", or_none(&join(&was.addresses)), join(new));
     }

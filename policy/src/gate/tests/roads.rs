@@ -20,7 +20,8 @@ fn the_same_rules_again_publish_in_any_order_and_under_other_ids() {
 #[test]
 fn every_method_that_writes_is_held() {
     for method in ["POST", "PUT", "PATCH", "DELETE", "\"*\""] {
-        let next = edit("methods: [GET], paths: [/v1/orders]", &format!("methods: [GET, {method}], paths: [/v1/orders]"));
+        let next =
+            edit("methods: [GET], paths: [/v1/orders]", &format!("methods: [GET, {method}], paths: [/v1/orders]"));
         assert_eq!(kinds(&same(), &next), ["new_write_method"], "{method}");
     }
 }
@@ -42,7 +43,9 @@ fn no_http_block_is_every_path() {
 // covers: B9b (attack T9)
 #[test]
 fn a_condition_that_goes_is_held_beside_a_rule_that_never_had_one() {
-    let open = |more: &str| format!("{{id: open, tenant: t, from: {{workload: x{more}}}, to: {{workload: service-a, port: https}}}}");
+    let open = |more: &str| {
+        format!("{{id: open, tenant: t, from: {{workload: x{more}}}, to: {{workload: service-a, port: https}}}}")
+    };
     let narrow = |from: &str| more(&open(from));
     // x-to-a has no condition, but it grants no bytes.
     assert_eq!(kinds(&narrow(", cidr: 10.64.3.0/24"), &narrow("")), ["wider_range"]);
@@ -101,7 +104,11 @@ fn credentials_are_compared_under_overlapping_host_patterns() {
     assert_eq!(kinds(&rules("/status, /v1/x"), &rules("/status")), ["credential_changed"]);
     assert!(kinds(&rules("/status"), &rules("/status, /other")).is_empty());
     // A host below a wildcard that gets one.
-    let below = |more: &str| same().first(&wild("/status")).first(&x_out("api.example.com", &format!("http: {{methods: [GET], paths: [/v1/x]}}{more}")));
+    let below = |more: &str| {
+        same()
+            .first(&wild("/status"))
+            .first(&x_out("api.example.com", &format!("http: {{methods: [GET], paths: [/v1/x]}}{more}")))
+    };
     assert_eq!(kinds(&same().first(&wild("/status")), &below(", credential: stripe-live")), ["credential_changed"]);
     assert!(kinds(&same().first(&wild("/status")), &below("")).is_empty());
 }
@@ -111,7 +118,9 @@ fn credentials_are_compared_under_overlapping_host_patterns() {
 fn tls_ca_route_and_private_ranges_are_compared_under_overlapping_host_patterns() {
     let wild = x_out("*.example.org", "http: {methods: [GET], paths: [/a]}");
     let exact = |to: &str, more: &str| {
-        format!("{{id: new, tenant: t, from: {{workload: x}}, to: {{external: www.example.org, port: 443{to}}}, http: {{methods: [GET], paths: [/b]}}{more}}}")
+        format!(
+            "{{id: new, tenant: t, from: {{workload: x}}, to: {{external: www.example.org, port: 443{to}}}, http: {{methods: [GET], paths: [/b]}}{more}}}"
+        )
     };
     for (to, after, want) in [
         ("", ", tls: none", "tls_changed"),
@@ -128,7 +137,9 @@ fn tls_ca_route_and_private_ranges_are_compared_under_overlapping_host_patterns(
 #[test]
 fn a_private_range_that_moves_to_another_rule_of_the_host_is_held() {
     let rule = |id: &str, path: &str, more: &str| {
-        format!("{{id: {id}, tenant: t, from: {{workload: x}}, to: {{external: www.example.org, port: 443{more}}}, http: {{methods: [GET], paths: [{path}]}}}}")
+        format!(
+            "{{id: {id}, tenant: t, from: {{workload: x}}, to: {{external: www.example.org, port: 443{more}}}, http: {{methods: [GET], paths: [{path}]}}}}"
+        )
     };
     let range = ", addresses: [10.1.0.0/16]";
     let live = more(&rule("one", "/a", range)).more(&rule("two", "/b", ""));

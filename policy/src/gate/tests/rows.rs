@@ -78,7 +78,11 @@ fn rows() -> Vec<Row> {
 
 fn requests() -> Vec<Row> {
     let wild = "'*.example.org'";
-    let x_to_a = |http: &str| format!("{{id: new, tenant: t, from: {{workload: x}}, to: {{workload: service-a, port: https}}, http: {{{http}}}}}");
+    let x_to_a = |http: &str| {
+        format!(
+            "{{id: new, tenant: t, from: {{workload: x}}, to: {{workload: service-a, port: https}}, http: {{{http}}}}}"
+        )
+    };
     let open = || edit(", http: {methods: [GET], paths: [/v1/orders]}}", "}");
     vec![
         row(Kind::WildcardHost, "a host under it", more(&x_to(wild, STATUS)), more(&x_to("www.example.org", STATUS))),
@@ -183,9 +187,19 @@ fn audit_and_credentials() -> Vec<Row> {
 
 fn destinations() -> Vec<Row> {
     vec![
-        row(Kind::TlsChanged, "a new host without TLS", out(", tls: none"), more(&x_to("www.example.org", &format!("{STATUS}, tls: none")))),
+        row(
+            Kind::TlsChanged,
+            "a new host without TLS",
+            out(", tls: none"),
+            more(&x_to("www.example.org", &format!("{STATUS}, tls: none"))),
+        ),
         row(Kind::TlsChanged, "another path", out(", tls: intercept"), edit("[/status]", "[/status, /b]")),
-        row(Kind::CaChanged, "a new host with that CA", host(", ca: partner-ca"), more(&format!("{OTHER}, ca: partner-ca}}{STATUS}}}"))),
+        row(
+            Kind::CaChanged,
+            "a new host with that CA",
+            host(", ca: partner-ca"),
+            more(&format!("{OTHER}, ca: partner-ca}}{STATUS}}}")),
+        ),
         row(
             Kind::CaChanged,
             "one certificate less",
@@ -223,13 +237,22 @@ fn destinations() -> Vec<Row> {
         row(
             Kind::PortChanged,
             "a new port",
-            place("name: spare, port: 9000, mode: mtls, protocol: tcp", "name: spare, port: 9000, mode: mtls, protocol: http"),
-            place("name: spare, port: 9000, mode: mtls, protocol: tcp}", "name: spare, port: 9000, mode: mtls, protocol: tcp}\n      - {name: more, port: 9001, mode: tcp, protocol: tcp}"),
+            place(
+                "name: spare, port: 9000, mode: mtls, protocol: tcp",
+                "name: spare, port: 9000, mode: mtls, protocol: http",
+            ),
+            place(
+                "name: spare, port: 9000, mode: mtls, protocol: tcp}",
+                "name: spare, port: 9000, mode: mtls, protocol: tcp}\n      - {name: more, port: 9001, mode: tcp, protocol: tcp}",
+            ),
         ),
         row(
             Kind::IdentityChanged,
             "another address of the same callee",
-            place("workload_id: far\n    tenant: t", "workload_id: far\n    tenant: t\n    spiffe_id: spiffe://n/t/t/w/other"),
+            place(
+                "workload_id: far\n    tenant: t",
+                "workload_id: far\n    tenant: t\n    spiffe_id: spiffe://n/t/t/w/other",
+            ),
             place("workload_ip: 10.64.4.21", "workload_ip: 10.64.4.22"),
         ),
     ]
@@ -242,7 +265,10 @@ fn workloads_and_callers() -> Vec<Row> {
             Kind::LabelsChanged,
             "a new workload with labels",
             place("labels: {app: y}", "labels: {app: other}"),
-            place("endpoints:\n", "endpoints:\n  - {workload_id: w, tenant: t, labels: {app: w}, pod_uid: pod-w, workload_ip: 10.64.3.14}\n"),
+            place(
+                "endpoints:\n",
+                "endpoints:\n  - {workload_id: w, tenant: t, labels: {app: w}, pod_uid: pod-w, workload_ip: 10.64.3.14}\n",
+            ),
         ),
         row(
             Kind::IdentityChanged,
@@ -250,17 +276,21 @@ fn workloads_and_callers() -> Vec<Row> {
             raw(|nova| nova["workloads"]["w"] = json!({"tenant": "t", "spiffe_id": "spiffe://n/t/t/w/x"})),
             raw(|nova| nova["workloads"]["w"] = json!({"tenant": "t", "spiffe_id": "spiffe://n/t/t/w/w"})),
         ),
-        row(Kind::WiderRange, "a narrower one that is not in use", edit("10.64.0.0/16", "10.0.0.0/8"), edit("10.64.0.0/16", "10.64.3.0/24"))
-            .in_use(""),
         row(
             Kind::WiderRange,
-            "a narrower condition",
-            same(),
-            narrowed("10.64.3.0/24"),
+            "a narrower one that is not in use",
+            edit("10.64.0.0/16", "10.0.0.0/8"),
+            edit("10.64.0.0/16", "10.64.3.0/24"),
         )
-        .over(narrowed("10.64.0.0/16")),
-        row(Kind::WiderPeer, "a narrower prefix that is not in use", edit("partner/a/*", "partner/*"), edit("partner/a/*", "partner/a/b/*"))
-            .in_use(""),
+        .in_use(""),
+        row(Kind::WiderRange, "a narrower condition", same(), narrowed("10.64.3.0/24")).over(narrowed("10.64.0.0/16")),
+        row(
+            Kind::WiderPeer,
+            "a narrower prefix that is not in use",
+            edit("partner/a/*", "partner/*"),
+            edit("partner/a/*", "partner/a/b/*"),
+        )
+        .in_use(""),
         row(
             Kind::WiderPeer,
             "one more path for the same token",
@@ -268,17 +298,14 @@ fn workloads_and_callers() -> Vec<Row> {
             token().edit("[/t]", "[/t, /b]"),
         )
         .over(token()),
-        row(
-            Kind::PolicyCode,
-            "the same code again",
-            Doc { rego: format!("{REGO}\n# other\n"), ..same() },
-            same(),
-        ),
+        row(Kind::PolicyCode, "the same code again", Doc { rego: format!("{REGO}\n# other\n"), ..same() }, same()),
         row(
             Kind::SchemaChanged,
             "a definition that nothing names, in the same layout",
             same(),
-            raw(|nova| nova["credentials"] = json!({"k": {"form": "bearer", "hosts": ["a.example.com"], "owner": "o"}})),
+            raw(|nova| {
+                nova["credentials"] = json!({"k": {"form": "bearer", "hosts": ["a.example.com"], "owner": "o"}})
+            }),
         )
         .over(raw(|nova| nova["schema"] = json!(0)))
         .missing(same()),
