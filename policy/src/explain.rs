@@ -156,7 +156,8 @@ fn note<'d>(ways: &mut BTreeMap<u32, Ways<'d>>, rules: &'d [RuleEntry], input: &
 /// What a rule asks beside the list it stands in.
 fn conditions(rule: &RuleEntry, input: &Input) -> Way {
     let mut way = Way::new();
-    if let Some(range) = rule.src {
+    // Where a caller comes from is the callee's affair; a workload calls from its own address.
+    if let Some(range) = rule.src.filter(|_| input.direction() == Direction::Ingress) {
         way.push(("source_address", range.to_string(), judge::source_ok(rule, input)));
     }
     // A token comes with a request; a connection is let in to bring one.

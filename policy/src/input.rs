@@ -234,8 +234,9 @@ impl Input {
     /// The same request, which asks to change the protocol. Other inputs ask for none and stay as they are.
     #[must_use]
     pub fn with_upgrade(self, protocol: impl Into<Arc<str>>) -> Self {
+        let protocol = Some(protocol.into()).filter(|protocol| !protocol.is_empty());
         if self.phase == Phase::Request {
-            return Self { upgrade: Some(protocol.into()), ..self };
+            return Self { upgrade: protocol, ..self };
         }
         self
     }

@@ -12,13 +12,24 @@ use crate::data::EgressTarget;
 use crate::engine::{Evaluator, Policy};
 use crate::explain::explain;
 use crate::host::Host;
-use crate::input::{Input, Peer};
+use crate::input::{Input, Peer, Token};
 use crate::path::CanonicalPath;
 use crate::testing::{data, policy_of};
 
 const WORKLOADS: [&str; 4] = ["w0", "w1", "w2", "w3"];
-const PATHS: [&str; 10] =
-    ["/", "/a", "/a/", "/a/b", "/a/b/c", "/a/x/c", "/a/b;v/c", "/v1/orders/1", "/v1/orders", "/a%20b"];
+const PATHS: [&str; 11] = [
+    "/",
+    "/a",
+    "/a/",
+    "/a/b",
+    "/a/b/c",
+    "/a/x/c",
+    "/a/b;v/c",
+    "/v1/orders/1",
+    "/v1/orders",
+    "/a%20b",
+    "/o.v1.Orders/Get",
+];
 const METHODS: [&str; 4] = ["GET", "POST", "DELETE", "get"];
 
 /// Two nodes, four workloads; every workload has a port of each legal kind.
@@ -27,7 +38,7 @@ fn workloads() -> String {
     for (index, name) in WORKLOADS.iter().enumerate() {
         let _ = write!(
             text,
-            "- workload_id: {name}\n  tenant: t\n  labels: {{parity: p{}}}\n  pod_uid: pod-{index}\n  workload_ip: 10.0.0.{}\n  node: node-{}\n  ports:\n  - {{name: web, port: 443, mode: mtls, protocol: http}}\n  - {{name: raw, port: 9000, mode: mtls}}\n  - {{name: lb, port: 8080, mode: tls, protocol: http}}\n",
+            "- workload_id: {name}\n  tenant: t\n  labels: {{parity: p{}}}\n  pod_uid: pod-{index}\n  workload_ip: 10.0.0.{}\n  node: node-{}\n  ports:\n  - {{name: web, port: 443, mode: mtls, protocol: http}}\n  - {{name: raw, port: 9000, mode: mtls}}\n  - {{name: lb, port: 8080, mode: tls, protocol: http}}\n  - {{name: rpc, port: 50051, mode: mtls, protocol: grpc}}\n",
             index % 2,
             index + 1,
             index % 2,
@@ -64,16 +75,25 @@ fn http() -> impl Strategy<Value = String> {
     ]);
     (any::<bool>(), methods, paths).prop_map(|(block, methods, paths)| {
         let parts: Vec<&str> = [methods, paths].into_iter().filter(|part| !part.is_empty()).collect();
-        if block && !parts.is_empty() { format!(", http: {{{}}}", parts.join(", ")) } else { String::new() }
+        let upgrade = if methods.is_empty() { ", upgrade: [websocket]" } else { "" };
+        if block && !parts.is_empty() { format!(", http: {{{}}}{upgrade}", parts.join(", ")) } else { String::new() }
     })
 }
 
 fn rule() -> impl Strategy<Value = RuleText> {
-    let internal =
-        (workload_side(), workload_side(), select(vec!["web", "raw"]), http()).prop_map(|(from, to, port, http)| {
-            let http = if port == "raw" { String::new() } else { http };
-            (from, format!("{to}, port: {port}"), http)
-        });
+    // All callers live in this range; the question of the other property is asked from elsewhere too.
+    let caller =
+        (workload_side(), select(vec!["", ", cidr: 10.0.0.0/24"])).prop_map(|(from, at)| format!("{from}{at}"));
+    let internal = (caller, workload_side(), select(vec!["web", "raw", "rpc"]), http(), any::<bool>()).prop_map(
+        |(from, to, port, http, grpc)| {
+            let asked = match port {
+                "raw" => String::new(),
+                "rpc" if grpc => ", grpc: {services: [o.v1.Orders], methods: [Get]}".to_owned(),
+                _ => http,
+            };
+            (from, format!("{to}, port: {port}"), asked)
+        },
+    );
     let outside = select(vec![
         "external: api.example.com, port: 443",
         "external: '*.example.com', port: 443",
@@ -81,17 +101,29 @@ fn rule() -> impl Strategy<Value = RuleText> {
         "cidr: 10.0.0.0/8, port: 443",
         "cidr: 10.1.0.0/16, port: 443",
         "cidr: 'fd00:1::/32', port: 443",
+        "external: via.example.com, port: 443, via: corp",
+        "cidr: 10.1.0.0/16, protocol: icmp",
     ]);
-    let egress = (workload_side(), outside, http()).prop_map(|(from, to, http)| (from, to.to_owned(), http));
+    let egress = (workload_side(), outside, http()).prop_map(|(from, to, http)| {
+        let asked = if to.contains("icmp") { ", icmp: {types: [echo], rate_per_s: 1}".to_owned() } else { http };
+        (from, to.to_owned(), asked)
+    });
     let caller = select(vec![
         ("external_ca: p, uri: 'spiffe://partner/*'", "web"),
         ("external_ca: p, uri: spiffe://partner/a", "web"),
         ("external_ca: q, uri: 'spiffe://partner/a/*'", "web"),
         ("cidr: 10.0.0.0/8", "lb"),
         ("cidr: 10.1.0.0/16", "lb"),
+        ("external_ca: p, uri: 'spiffe://partner/*', cidr: 10.1.0.0/16", "web"),
+        ("external_ca: p, dns: '*.partner.example'", "web"),
+        ("external_ca: p, cn: Robot", "raw"),
+        ("jwt: {issuer: i, subject: s}", "lb"),
+        ("cidr: 10.0.0.0/8, jwt: {issuer: i, claims: {role: [a, b]}}", "lb"),
     ]);
-    let ingress = (caller, workload_side(), http())
-        .prop_map(|((from, port), to, http)| (from.to_owned(), format!("{to}, port: {port}"), http));
+    let ingress = (caller, workload_side(), http()).prop_map(|((from, port), to, http)| {
+        let http = if port == "raw" { String::new() } else { http };
+        (from.to_owned(), format!("{to}, port: {port}"), http)
+    });
     (prop_oneof![internal, egress, ingress], prop::bool::weighted(0.3)).prop_map(|((from, to, http), audit)| RuleText {
         from,
         to,
@@ -134,12 +166,16 @@ fn pairs() -> Vec<Input> {
         "fd00:1::1",
         "w0.u.nova",
         "10.1.2.3.example.com",
+        "via.example.com",
     ];
     for source in ["w0", "w1", "nobody"] {
         for name in names {
             for port in [443, 9000, 8080] {
                 all.push(Input::egress_connect(source, &host(name), port));
             }
+        }
+        for kind in ["echo", "redirect"] {
+            all.extend([[10, 1, 2, 3], [10, 9, 9, 9]].map(|to| Input::egress_icmp(source, to.into(), kind)));
         }
     }
     let id = |text: &str| SpiffeId::new(text).expect(text);
@@ -153,9 +189,11 @@ fn pairs() -> Vec<Input> {
         Peer::External { ca: "p".into(), id: id("spiffe://partner/a") },
         Peer::External { ca: "q".into(), id: id("spiffe://partner/a/b") },
         Peer::External { ca: "r".into(), id: id("spiffe://partner/a") },
+        named("p", "a.partner.example", "Robot"),
+        named("q", "partner.example", "Robot"),
     ];
     for target in ["w0", "w1", "nobody"] {
-        for port in ["web", "raw", "lb", "none"] {
+        for port in ["web", "raw", "lb", "rpc", "none"] {
             for peer in &peers {
                 for address in [[10, 1, 0, 1], [10, 9, 0, 1], [192, 0, 2, 1]] {
                     all.push(Input::ingress_connect(target, port, peer, address.into()));
@@ -166,9 +204,31 @@ fn pairs() -> Vec<Input> {
     all
 }
 
-fn asked(pair: &Input, method: &str, path: &str) -> [Input; 3] {
+fn named(ca: &str, dns: &str, cn: &str) -> Peer {
+    Peer::Named { ca: ca.into(), id: None, dns: vec![host(dns)], cn: Some(cn.into()) }
+}
+
+/// All three phases. ICMP messages are no requests.
+fn asked(pair: &Input, method: &str, path: &str) -> Vec<Input> {
     let path = CanonicalPath::parse(path.as_bytes()).expect(path);
-    [pair.clone(), pair.opaque(), pair.request(method, &path)]
+    let request = Some(pair.request(method, &path)).filter(|_| pair.icmp().is_none());
+    [pair.connect(), pair.opaque()].into_iter().chain(request).collect()
+}
+
+/// The same with what a request may bring along, one thing at a time.
+fn with_more(input: Input, turn: usize) -> Input {
+    let token = |subject: &str, role: &str| {
+        let claims = [("role".into(), vec![role.into()])].into_iter().collect();
+        std::sync::Arc::new(Token { issuer: "i".into(), subject: Some(subject.into()), claims })
+    };
+    match turn % 6 {
+        0 => input.with_upgrade("websocket"),
+        1 => input.with_upgrade("h2c"),
+        2 => input.with_abilities(["via".into()]),
+        3 => input.with_token(token("s", "z")),
+        4 => input.with_token(token("z", "b")),
+        _ => input,
+    }
 }
 
 fn load(rules: &[RuleText], node: &str) -> Policy {
@@ -193,6 +253,7 @@ proptest! {
         for pair in pairs() {
             turn += 1;
             for input in asked(&pair, METHODS[turn % METHODS.len()], PATHS[turn % PATHS.len()]) {
+                let input = with_more(input, turn / 7);
                 let explained = explain(&policy, &input);
                 let decided = evaluator.decide(&policy, &input);
                 prop_assert_eq!(&explained.decision, &decided, "{:?}\n{}", input, rules_text(&rules));
@@ -212,7 +273,7 @@ proptest! {
         let mut evaluator = Evaluator::new();
         for (from, source) in WORKLOADS.iter().enumerate() {
             for (to, target) in WORKLOADS.iter().enumerate() {
-                for (port, name) in [(443, "web"), (9000, "raw")] {
+                for (port, name) in [(443, "web"), (9000, "raw"), (50051, "rpc")] {
                     let peer = Peer::Own(SpiffeId::new(format!("spiffe://n/t/t/w/{source}")).expect("valid"));
                     let callee = host(&format!("{target}.t.nova"));
                     let out = asked(&Input::egress_connect(*source, &callee, port), method, path);

@@ -92,12 +92,24 @@ impl OpaClient {
     /// # Errors
     /// When the server does not answer or fails. The connection is of no use after an error.
     pub fn ask<T: DeserializeOwned>(&mut self, input: &impl serde::Serialize) -> Result<Option<T>, OpaError> {
+        self.ask_at(WASM_ENTRY_POINT, input)
+    }
+
+    /// What the policy says at another path than the decision; `None` when it is undefined.
+    ///
+    /// # Errors
+    /// When the server does not answer or fails. The connection is of no use after an error.
+    pub fn ask_at<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        input: &impl serde::Serialize,
+    ) -> Result<Option<T>, OpaError> {
         #[derive(serde::Serialize)]
         struct Question<'a, I> {
             input: &'a I,
         }
         let body = serde_json::to_vec(&Question { input }).map_err(|_| OpaError::Http("the input is no JSON"))?;
-        let answer = self.request("POST", &format!("/v1/data/{WASM_ENTRY_POINT}"), &body)?;
+        let answer = self.request("POST", &format!("/v1/data/{path}"), &body)?;
         let answer: Answer<T> = serde_json::from_slice(&answer).map_err(|_| OpaError::Http("not the JSON expected"))?;
         Ok(answer.result)
     }

@@ -108,7 +108,8 @@ impl TryFrom<RawInput> for Input {
             icmp: raw.icmp,
             method: raw.method,
             path,
-            upgrade: raw.upgrade,
+            // As for the policy: to ask for nothing is not to ask.
+            upgrade: raw.upgrade.filter(|protocol| !protocol.is_empty()),
             can: names(raw.can.unwrap_or_default()),
         })
     }

@@ -60,6 +60,14 @@ impl PathPattern {
         })
     }
 
+    /// Bytes of its text, roughly.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Exact(text) | Self::Prefix(text) => text.len(),
+            Self::Segments(all) | Self::SegmentsPrefix(all) => all.iter().map(|one| one.len() + 24).sum(),
+        }
+    }
+
     /// Whether `path` (canonical) matches.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
@@ -72,9 +80,10 @@ impl PathPattern {
     }
 }
 
-/// Compares segment by segment; `open` wants at least one segment behind the pattern.
+/// Compares segment by segment; `open` wants at least one segment behind the pattern. The target `*` has no segments.
 pub(crate) fn segments_match(pattern: &[String], path: &str, open: bool) -> bool {
-    let parts: Vec<&str> = path.strip_prefix('/').unwrap_or(path).split('/').collect();
+    let Some(inner) = path.strip_prefix('/') else { return false };
+    let parts: Vec<&str> = inner.split('/').collect();
     let length = if open { parts.len() > pattern.len() } else { parts.len() == pattern.len() };
     length && pattern.iter().zip(&parts).all(|(want, got)| want == got || (want == "*" && is_plain_segment(got)))
 }
@@ -142,6 +151,8 @@ mod tests {
             ("/v1/orders/**", "/v1/ordersX", false),
             ("/**", "/", true),
             ("/**", "*", false),
+            ("/*", "*", false),
+            ("/*/**", "*", false),
             ("*", "*", true),
             ("*", "/a", false),
             ("/v1/*/detail", "/v1/9/detail", true),

@@ -1,6 +1,9 @@
 //! The decision vectors on every engine and on real OPA. Any difference fails, in any member of the answer.
 
-use nova_policy::{Evaluator, Policy};
+use std::collections::BTreeSet;
+
+use nova_policy::explain::Explanation;
+use nova_policy::{Evaluator, Input, Policy, explain};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -50,7 +53,7 @@ const NODE: &str = "node-1";
 fn worlds() -> Vec<World> {
     let worlds: Vec<World> = serde_json::from_str(include_str!("../data/decisions.json")).expect("decisions.json");
     let cases: usize = worlds.iter().map(|world| world.cases.len()).sum();
-    assert!(cases >= 200, "only {cases} cases");
+    assert!(cases > 500, "only {cases} cases");
     worlds
 }
 
@@ -103,4 +106,55 @@ fn real_opa_gives_the_answer_of_the_vectors() {
         check(&world.name, "OPA", &world, ask(&remote));
         assert!(remote.self_test().is_ok(), "{}", world.name);
     }
+}
+
+/// The rules that OPA itself finds at a place of the policy: `candidates` is a set of rules, the others are rules by rank.
+fn rules_at(server: &opa::Server, place: &str, input: &Value) -> BTreeSet<String> {
+    let found: Option<Value> = server.client().ask_at(&format!("nova/authz/{place}"), input).expect("OPA answers");
+    let id = |rule: &Value| rule["id"].as_str().expect("a rule has an id").to_owned();
+    match found {
+        None => BTreeSet::new(),
+        Some(Value::Array(rules)) => rules.iter().map(id).collect(),
+        Some(Value::Object(rules)) => rules.values().map(id).collect(),
+        Some(other) => panic!("{place}: {other}"),
+    }
+}
+
+fn explained(explanation: &Explanation, which: fn(&nova_policy::explain::Considered) -> bool) -> BTreeSet<String> {
+    explanation.rules.iter().filter(|rule| which(rule)).map(|rule| rule.rule.clone()).collect()
+}
+
+// covers: B11d
+#[test]
+fn real_opa_agrees_with_every_explanation_in_the_vectors() {
+    let Some(program) = opa::program() else { return };
+    let mut explanations = 0;
+    for world in worlds() {
+        let policies = compiled(&world);
+        let dir = tempfile::tempdir().expect("temp dir");
+        let server = opa::Server::start(&program, dir.path(), &[REGO]).expect("OPA serves");
+        server.client().put_data("nova", &policies.data).expect("OPA takes the data");
+        let mut real = (policies.rego.with_opa_server(&server.socket), Evaluator::new());
+        for case in &world.cases {
+            // Some vectors are what no supervisor would ever ask; those have no explanation.
+            let Ok(input) = serde_json::from_value::<Input>(case.input.clone()) else { continue };
+            let explanation = explain(&policies.rego, &input);
+            let shown = format!("{}/{}\n{explanation}", world.name, case.name);
+            assert_eq!(explanation.decision, real.1.decide(&real.0, &input), "{shown}");
+            let asked = serde_json::to_value(&input).expect("an input has a JSON form");
+            let candidates = rules_at(&server, "candidates", &asked);
+            assert_eq!(explained(&explanation, |rule| rule.candidate), candidates, "candidates of {shown}");
+            let told = explanation.rules.iter().all(|rule| rule.matches == rule.tests.iter().all(|test| test.ok));
+            assert!(told && (explanation.decision.allow || !explanation.hint.is_empty()), "{shown}");
+            explanations += 1;
+            let place = match case.input["phase"].as_str() {
+                Some("request") => "matched",
+                Some("opaque") => "opaque",
+                // Whichever rule of the pair can be used will do.
+                _ => continue,
+            };
+            assert_eq!(explained(&explanation, |rule| rule.matches), rules_at(&server, place, &asked), "{shown}");
+        }
+    }
+    assert!(explanations > 500, "only {explanations}");
 }

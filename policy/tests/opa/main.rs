@@ -9,5 +9,7 @@ mod bundles;
 mod decisions;
 mod generator;
 mod opa;
+mod random_inputs;
+mod random_rules;
 mod wasm_file;
 mod worlds;
