@@ -1,5 +1,7 @@
 //! The command line from outside: what operators and other programs rely on.
 
+#![allow(clippy::panic, reason = "a test that cannot go on")]
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -169,4 +171,217 @@ fn a_directory_can_be_signed_and_a_target_canonicalised() {
     assert_eq!((code(&bad), json(&bad)["reason"].as_str()), (Some(2), Some("dot_segment")));
     let good = run(dir, &["path", "/v1/%6frders?x=1"]);
     assert_eq!((code(&good), String::from_utf8_lossy(&good.stdout).trim()), (Some(0), "/v1/orders?x=1"));
+}
+
+/// Runs words in the folder.
+fn words(dir: &Path, text: &str) -> Output {
+    run(dir, &text.split_whitespace().collect::<Vec<_>>())
+}
+
+/// A bundle for node-1 as `name`, of the folder's rules with one text replaced, and signed by `key`.
+fn publish(dir: &Path, name: &str, key: &str, serial: u64, (from, to): (&str, &str)) {
+    let rules = std::fs::read_to_string(dir.join("rules.yaml")).expect("the rules");
+    assert!(rules.contains(from), "{from:?}");
+    std::fs::write(dir.join("next.yaml"), rules.replace(from, to)).expect("written");
+    let args = format!(
+        "bundle build --rules next.yaml --workloads endpoints.yaml --node node-1 --key {key}.pem --key-id {key} --serial {serial} -o {name}"
+    );
+    let built = words(dir, &args);
+    assert_eq!(code(&built), Some(0), "{built:?}");
+}
+
+const SAME: (&str, &str) = ("x-to-a", "x-to-a");
+const READS_ONE_MORE: (&str, &str) = ("paths: [\"/v1/charges\"]", "paths: [\"/v1/charges\", \"/v1/refunds\"]");
+const DELETES: (&str, &str) = ("methods: [GET, POST]", "methods: [GET, POST, DELETE]");
+
+/// A folder with `live` (serial 5), what may replace it, and three keys: `author`, who signs bundles, `boss`, who
+/// approves, and `guest`, who does neither.
+fn change() -> tempfile::TempDir {
+    let dir = folder();
+    let at = dir.path();
+    for (key, public) in [("author", "bundle-keys.json"), ("boss", "approvers.json"), ("guest", "guests.json")] {
+        let made = words(at, &format!("keygen -o {key}.pem --public {public} --key-id {key}"));
+        assert_eq!(code(&made), Some(0), "{made:?}");
+    }
+    publish(at, "live.tar.gz", "author", 5, SAME);
+    publish(at, "calm.tar.gz", "author", 6, READS_ONE_MORE);
+    publish(at, "held.tar.gz", "author", 7, DELETES);
+    dir
+}
+
+fn gate(dir: &Path, live: &str, next: &str, more: &str) -> Output {
+    words(dir, &format!("gate --json --live {live}.tar.gz --next {next}.tar.gz {more}"))
+}
+
+fn approve(dir: &Path, live: &str, next: &str, more: &str) -> Output {
+    words(dir, &format!("approve --live {live}.tar.gz --next {next}.tar.gz -o approval.json {more}"))
+}
+
+const KEYS: &str = "--keys bundle-keys.json";
+const BOSS: &str = "--keys bundle-keys.json --key boss.pem --key-id boss";
+const APPROVED: &str = "--keys bundle-keys.json --approval approval.json --approvers approvers.json";
+
+// covers: B9a, B9d
+#[test]
+fn gate_exits_3_on_a_risk_and_0_on_what_publishes() {
+    let dir = change();
+    let dir = dir.path();
+    let held = gate(dir, "live", "held", KEYS);
+    assert_eq!((code(&held), json(&held)["verdict"].as_str()), (Some(3), Some("held")), "{held:?}");
+    assert_eq!(json(&held)["risks"][0]["kind"], "new_write_method");
+    let calm = gate(dir, "live", "calm", KEYS);
+    assert_eq!((code(&calm), json(&calm)["verdict"].as_str()), (Some(0), Some("publish")), "{calm:?}");
+    assert_eq!((&json(&calm)["approved_by"], &json(&calm)["verified"]), (&"auto".into(), &true.into()));
+    let text = words(dir, "gate --live live.tar.gz --next held.tar.gz --keys bundle-keys.json");
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.starts_with("HELD: ") && text.contains("after:  DELETE, GET, POST"), "{text}");
+    // What is no pair of bundles in order is refused.
+    for (live, next, more, want) in [
+        ("held", "live", KEYS, "older_serial"),
+        ("live", "held", "--keys guests.json", "unknown_key"),
+        ("live", "held", "--keys bundle-keys.json --key-id guest", "unknown_key"),
+    ] {
+        let got = gate(dir, live, next, more);
+        assert_eq!((code(&got), json(&got)["reason"].as_str()), (Some(2), Some(want)), "{got:?}");
+    }
+}
+
+// covers: B9d
+#[test]
+fn nothing_is_approved_without_checked_signatures() {
+    let dir = change();
+    let dir = dir.path();
+    let refused = approve(dir, "live", "held", "--key boss.pem --key-id boss");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(code(&refused), Some(1), "{text}");
+    assert!(text.contains("add --keys FILE") && !dir.join("approval.json").exists(), "{text}");
+    assert_eq!(code(&approve(dir, "live", "held", BOSS)), Some(0));
+    let refused = gate(dir, "live", "held", "--approval approval.json --approvers approvers.json");
+    assert_eq!(code(&refused), Some(1), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("add --keys FILE"), "{refused:?}");
+    // With keys that do not know the author, neither.
+    for got in [
+        approve(dir, "live", "held", "--keys guests.json --key boss.pem --key-id boss"),
+        gate(dir, "live", "held", "--keys guests.json --approval approval.json --approvers approvers.json"),
+    ] {
+        assert_eq!((code(&got), json(&got)["reason"].as_str()), (Some(2), Some("unknown_key")), "{got:?}");
+    }
+}
+
+// covers: B9c, B9d (attack T7)
+#[test]
+fn an_approval_is_somebody_elses_and_counts_for_one_change() {
+    let dir = change();
+    let dir = dir.path();
+    // The author, under his own and under another name.
+    for id in ["author", "boss"] {
+        let got = approve(dir, "live", "held", &format!("{KEYS} --key author.pem --key-id {id}"));
+        assert_eq!((code(&got), json(&got)["reason"].as_str()), (Some(2), Some("author")), "{got:?}");
+    }
+    let got = approve(dir, "live", "calm", BOSS);
+    assert_eq!((code(&got), json(&got)["reason"].as_str()), (Some(2), Some("nothing_held")), "{got:?}");
+    assert!(!dir.join("approval.json").exists());
+    assert_eq!(code(&approve(dir, "live", "held", BOSS)), Some(0));
+    let good = gate(dir, "live", "held", APPROVED);
+    assert_eq!((code(&good), json(&good)["approved_by"].as_str()), (Some(0), Some("boss")), "{good:?}");
+    // Live moves on, or another bundle comes: it counts no more.
+    publish(dir, "moved.tar.gz", "author", 6, SAME);
+    publish(dir, "other.tar.gz", "author", 8, DELETES);
+    for (live, next, approvers, want) in [
+        ("moved", "held", "approvers", "stale"),
+        ("live", "other", "approvers", "other_bundle"),
+        ("live", "held", "guests", "unknown_approver"),
+        ("live", "held", "bundle-keys", "unknown_approver"),
+    ] {
+        let more = format!("{KEYS} --approval approval.json --approvers {approvers}.json");
+        let got = gate(dir, live, next, &more);
+        assert_eq!((code(&got), json(&got)["approval_refused"]["reason"].as_str()), (Some(3), Some(want)), "{got:?}");
+    }
+    std::fs::write(dir.join("approval.json"), "{}").expect("written");
+    let got = gate(dir, "live", "held", APPROVED);
+    assert_eq!((code(&got), json(&got)["approval_refused"]["reason"].as_str()), (Some(3), Some("bad_form")), "{got:?}");
+}
+
+// covers: B4e
+#[test]
+fn bundle_verify_gives_the_vectors_their_codes_by_exit_code_and_json() {
+    let vectors = data("opa-bundle-vectors");
+    let dir = tempfile::tempdir().expect("a folder");
+    let cases = std::fs::read_to_string(vectors.join("cases.json")).expect("cases");
+    let cases: Vec<Value> = serde_json::from_str(&cases).expect("JSON");
+    assert!(cases.len() > 25, "{}", cases.len());
+    for case in &cases {
+        let text = |name: &str| case[name].as_str().unwrap_or_else(|| panic!("{name}: {case}"));
+        std::fs::write(dir.path().join("keys.json"), case["keys"].to_string()).expect("written");
+        let file = vectors.join(text("bundle")).display().to_string();
+        let keys = ["--keys", "keys.json", "--key-id", text("keyid")];
+        let when = ["--scope", text("scope"), "--now", "1800000000"];
+        let got = run(dir.path(), &[&["bundle", "verify", &file][..], &keys, &when].concat());
+        let answer = json(&got);
+        if case["recommended_accept"] == true {
+            assert_eq!((code(&got), &answer["accepted"]), (Some(0), &true.into()), "{}: {got:?}", text("name"));
+        } else {
+            assert_eq!((code(&got), &answer["accepted"]), (Some(2), &false.into()), "{}: {got:?}", text("name"));
+            assert!(answer["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{}: {got:?}", text("name"));
+        }
+    }
+}
+
+// covers: B11e
+#[test]
+fn eval_reads_its_input_from_an_argument_a_file_and_standard_input() {
+    use std::io::Write;
+    use std::process::Stdio;
+
+    let dir = folder();
+    let dir = dir.path();
+    let input =
+        r#"{"direction":"egress","phase":"opaque","source":"service-a","dest_host":"db.t.nova","dest_port":5432}"#;
+    std::fs::write(dir.join("input.json"), input).expect("written");
+    for given in [input, "input.json"] {
+        let got = run(dir, &["eval", "--bundle", "b.tar.gz", "--input", given]);
+        assert_eq!((code(&got), json(&got)["rule_id"].as_str()), (Some(0), Some("a-to-db")), "{got:?}");
+    }
+    let mut child = Command::new(env!("CARGO_BIN_EXE_nova-policy"))
+        .current_dir(dir)
+        .args(["eval", "--bundle", "b.tar.gz", "--input", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let asked = input.replace("db.t.nova", "elsewhere.t.nova");
+    child.stdin.take().expect("its input").write_all(asked.as_bytes()).expect("written");
+    let got = child.wait_with_output().expect("it ends");
+    assert_eq!((code(&got), json(&got)["reason"].as_str()), (Some(2), Some("no_grant")), "{got:?}");
+    for bad in ["{}", "nothing.json", r#"{"direction":"sideways"}"#] {
+        let got = run(dir, &["eval", "--bundle", "b.tar.gz", "--input", bad]);
+        assert_eq!(code(&got), Some(1), "{bad}: {got:?}");
+    }
+}
+
+// covers: B11e
+#[test]
+fn path_prints_the_canonical_path_or_the_refusal_and_its_code() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for (target, want) in [
+        ("/", Ok("/")),
+        ("/v1/%6frders?x=1", Ok("/v1/orders?x=1")),
+        ("/a%c3%a9", Ok("/a%C3%A9")),
+        ("", Err("not_origin_form")),
+        ("*", Err("not_origin_form")),
+        ("/v1/orders/%2e%2e/admin", Err("dot_segment")),
+        ("/a%2fb", Err("escaped_separator")),
+        ("/a%252e", Err("double_escape")),
+        ("/a//b", Err("empty_segment")),
+        ("/a b", Err("forbidden_byte")),
+    ] {
+        let got = run(dir.path(), &["path", target]);
+        let text = String::from_utf8_lossy(&got.stdout).trim().to_owned();
+        match want {
+            Ok(path) => assert_eq!((code(&got), text.as_str()), (Some(0), path), "{target}"),
+            Err(reason) => {
+                assert_eq!((code(&got), json(&got)["reason"].as_str()), (Some(2), Some(reason)), "{target}: {got:?}");
+            }
+        }
+    }
 }

@@ -19,7 +19,7 @@ struct Change {
     /// The bundle that is to replace it
     #[arg(long)]
     next: PathBuf,
-    /// Verification keys: {kid: [algorithm, PEM]}; without them no signature is checked
+    /// Verification keys: {kid: [algorithm, PEM]}; without them no signature is checked, and no approval counts
     #[arg(long)]
     keys: Option<PathBuf>,
     /// What is in use: a piece of the audit log, or pairs; without it every rule counts as used
@@ -68,6 +68,9 @@ struct Compared {
 }
 
 pub(super) fn gate(gate: &Gate) -> anyhow::Result<ExitCode> {
+    if gate.approval.is_some() {
+        gate.change.need_keys()?;
+    }
     let Compared { comparison, next, verified } = match gate.change.compare(gate.key_id.as_deref())? {
         Ok(compared) => compared,
         Err(refusal) => return Ok(refusal.print()),
@@ -123,12 +126,13 @@ fn print_risks(comparison: &Comparison, by: Option<&str>) {
     }
     if by.is_none() {
         println!(
-            "somebody other than its author must approve it: nova-policy approve --live A --next B --key K --key-id ID -o F"
+            "somebody other than its author must approve it: nova-policy approve --live A --next B --keys KEYS --key K --key-id ID -o F"
         );
     }
 }
 
 pub(super) fn approve(approve: &Approve) -> anyhow::Result<ExitCode> {
+    approve.change.need_keys()?;
     let Compared { comparison, next, .. } = match approve.change.compare(None)? {
         Ok(compared) => compared,
         Err(refusal) => return Ok(refusal.print()),
@@ -160,6 +164,16 @@ impl Refusal {
 }
 
 impl Change {
+    /// An approval of bundles that anybody may have made would be worth nothing.
+    fn need_keys(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.keys.is_some(),
+            "an approval is for bundles whose signatures were checked: add --keys FILE with the keys that may sign \
+             bundles, {{kid: [algorithm, PEM]}}"
+        );
+        Ok(())
+    }
+
     fn compare(&self, key_id: Option<&str>) -> anyhow::Result<Result<Compared, Refusal>> {
         let keys = match &self.keys {
             Some(path) => Some(VerifyKeys::from_json(&files::read_text(path)?)?),
