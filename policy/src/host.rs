@@ -15,8 +15,16 @@ use thiserror::Error;
 pub const MAX_HOST: usize = 253;
 
 /// Names that reach the machine itself or a cloud's metadata service. No rule may name them.
-const SPECIAL_NAMES: [&str; 6] =
-    ["localhost", "metadata.google.internal", "metadata.goog", "instance-data", "metadata", "ip6-localhost"];
+const SPECIAL_NAMES: [&str; 8] = [
+    "localhost",
+    "ip6-localhost",
+    "ip6-loopback",
+    "metadata",
+    "metadata.google.internal",
+    "metadata.goog",
+    "instance-data",
+    "instance-data.ec2.internal",
+];
 
 /// Why a text is not a host or an authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -123,6 +131,12 @@ impl Host {
     #[must_use]
     pub fn is_special_name(&self) -> bool {
         SPECIAL_NAMES.contains(&&*self.text) || self.text.ends_with(".localhost")
+    }
+
+    /// Whether a wildcard for this domain would cover such a name.
+    #[must_use]
+    pub fn has_special_name_below(&self) -> bool {
+        SPECIAL_NAMES.iter().any(|name| name.strip_suffix(&*self.text).is_some_and(|rest| rest.ends_with('.')))
     }
 }
 

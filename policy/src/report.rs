@@ -6,6 +6,8 @@ use serde::Serialize;
 
 /// Most problems kept; a file with more is not worth reading on.
 const MAX_PROBLEMS: usize = 200;
+/// Longest text of a problem, in bytes: names out of a file are in it, and a file may have a name of megabytes.
+const MAX_TEXT: usize = 2_000;
 
 /// One mistake.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -51,8 +53,10 @@ impl Report {
     }
 
     /// Adds a mistake.
-    pub(crate) fn push(&mut self, problem: Problem) {
+    pub(crate) fn push(&mut self, mut problem: Problem) {
         if self.problems.len() < MAX_PROBLEMS {
+            shorten(&mut problem.message);
+            shorten(&mut problem.remedy);
             self.problems.push(problem);
         }
     }
@@ -79,6 +83,14 @@ impl Report {
     pub(crate) fn sort(&mut self) {
         self.problems.sort_by(|a, b| (&a.file, a.line, a.column).cmp(&(&b.file, b.line, b.column)));
         self.problems.dedup();
+    }
+}
+
+fn shorten(text: &mut String) {
+    if text.len() > MAX_TEXT {
+        let end = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        text.truncate(end);
+        text.push_str("...");
     }
 }
 

@@ -41,6 +41,14 @@ pub(crate) struct Node {
     pub(crate) value: Value,
 }
 
+impl Node {
+    /// Whether a key has it without having a value.
+    pub(crate) fn is_null(&self) -> bool {
+        let Value::Scalar { text, plain: true } = &self.value else { return false };
+        matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+    }
+}
+
 /// What a node is.
 #[derive(Debug)]
 pub(crate) enum Value {

@@ -2,12 +2,20 @@
 
 use std::collections::BTreeMap;
 
+use crate::path::pattern::PathPattern;
 use crate::report::{Problem, Report};
 use crate::rules::{Destination, PeerPattern, Rule, RuleSet, Source, foreign_uri, refusal};
 use crate::workloads::{Endpoint, Port, Table};
 
 /// Most (caller, callee) pairs of all rules together: selectors multiply, and every pair is an entry in some bundle.
 const MAX_PAIRS: usize = 2_000_000;
+/// Most bytes of rules in all those entries together, roughly: a rule of a thousand paths in each of them would fill any
+/// memory, and no node accepts a bundle of more than 64 MiB.
+const MAX_BYTES: usize = 2 << 30;
+
+/// An entry without texts, and what a text takes beside its length.
+const ENTRY_BYTES: usize = 400;
+const TEXT_BYTES: usize = 60;
 
 /// A rule with the workloads it speaks of. Lists are empty for sides that are not workloads.
 pub(super) struct Resolved<'a> {
@@ -22,11 +30,13 @@ pub(super) fn all<'a>(rules: &'a RuleSet, table: &'a Table, report: &mut Report)
     let mut resolver =
         Resolver { file: &rules.file, table, by_tenant: BTreeMap::new(), by_label: BTreeMap::new(), report };
     resolver.index();
-    let mut pairs = 0usize;
+    let (mut pairs, mut bytes) = (0usize, 0usize);
     let mut all = Vec::new();
     for (rank, rule) in (0u32..).zip(&rules.rules) {
         let resolved = resolver.rule(rule, rank);
-        pairs = pairs.saturating_add(resolved.sources.len().max(1).saturating_mul(resolved.targets.len().max(1)));
+        let count = resolved.sources.len().max(1).saturating_mul(resolved.targets.len().max(1));
+        pairs = pairs.saturating_add(count);
+        bytes = bytes.saturating_add(count.saturating_mul(weight(rule)));
         if resolver.report.is_full() {
             break;
         }
@@ -35,9 +45,22 @@ pub(super) fn all<'a>(rules: &'a RuleSet, table: &'a Table, report: &mut Report)
             resolver.fail(rule, message, "narrow its selectors, or split the table");
             break;
         }
+        if bytes > MAX_BYTES {
+            let message = "with this rule the file compiles to more than 2 GiB".to_owned();
+            resolver.fail(rule, message, "narrow its selectors, list fewer paths, or split the table");
+            break;
+        }
         all.push(resolved);
     }
     all
+}
+
+/// About how many bytes one entry of the rule takes.
+fn weight(rule: &Rule) -> usize {
+    let paths = rule.http.iter().flat_map(|http| &http.paths).map(PathPattern::bytes);
+    let methods = rule.http.iter().flat_map(|http| &http.methods).map(String::len);
+    let claims = rule.jwt.iter().flat_map(|jwt| jwt.claims.values()).flatten().map(String::len);
+    paths.chain(methods).chain(claims).fold(ENTRY_BYTES, |sum, length| sum.saturating_add(length + TEXT_BYTES))
 }
 
 struct Resolver<'a, 'r> {

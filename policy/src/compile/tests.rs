@@ -84,6 +84,8 @@ fn rules_that_open_too_much_or_can_never_match_are_refused() {
         ("from: {workload: x}, to: {external: 10.0.0.1, port: 443}".into(), "an address is not a name"),
         ("from: {workload: x}, to: {external: localhost, port: 443}".into(), "the machine itself"),
         ("from: {workload: x}, to: {external: metadata.google.internal, port: 80}".into(), "the machine itself"),
+        ("from: {workload: x}, to: {external: '*.google.internal', port: 80}".into(), "a metadata service"),
+        ("from: {workload: x}, to: {external: '*.ec2.internal', port: 80}".into(), "a metadata service"),
         ("from: {workload: x}, to: {external: b.t.nova, port: 443}".into(), "use `workload`"),
         ("from: {workload: x}, to: {external: '*.com', port: 443}".into(), "at least two labels"),
         ("from: {workload: x}, to: {external: 'a.*.com', port: 443}".into(), "not allowed in a host"),
@@ -96,6 +98,17 @@ fn rules_that_open_too_much_or_can_never_match_are_refused() {
         ("from: {workload: x}, to: {cidr: '::1/128', port: 80}".into(), "overlaps loopback"),
         ("from: {workload: x}, to: {cidr: 'fe80::/10', port: 80}".into(), "link-local"),
         ("from: {workload: x}, to: {cidr: 'fd00:ec2::/32', port: 80}".into(), "metadata"),
+        ("from: {workload: x}, to: {cidr: 'fec0::/10', port: 80}".into(), "site-local"),
+        ("from: {workload: x}, to: {cidr: 'fd20:ce::254/128', port: 80}".into(), "metadata"),
+        ("from: {workload: x}, to: {cidr: 168.63.129.0/24, port: 80}".into(), "metadata"),
+        ("from: {workload: x}, to: {cidr: '64:ff9b::a9fe:a9fe/128', port: 80}".into(), "link-local and metadata"),
+        ("from: {workload: x}, to: {cidr: '64:ff9b::7f00:0/104', port: 80}".into(), "overlaps loopback"),
+        ("from: {workload: x}, to: {cidr: '64:ff9b::/64', port: 80}".into(), "reach any IPv4 address"),
+        ("from: {workload: x}, to: {cidr: '64:ff9b:1::/48', port: 80}".into(), "hides an IPv4 address"),
+        ("from: {workload: x}, to: {cidr: '2002:7f00:1::/48', port: 80}".into(), "overlaps loopback"),
+        ("from: {workload: x}, to: {cidr: '2002:a9fe::/32', port: 80}".into(), "link-local and metadata"),
+        ("from: {workload: x}, to: {cidr: '2000::/3', port: 80}".into(), "reach any IPv4 address"),
+        ("from: {workload: x}, to: {external: a.example.com, port: 443, addresses: ['64:ff9b::a9fe:0/112']}".into(), "metadata"),
         ("from: {workload: x}, to: {cidr: 10.0.0.1/8, port: 80}".into(), "host bits are set, the network is 10.0.0.0/8"),
         ("from: {workload: x}, to: {cidr: '::ffff:10.0.0.0/104', port: 80}".into(), "IPv4-mapped"),
         ("from: {workload: x}, to: {external: a.example.com, port: 443, addresses: [127.0.0.0/8]}".into(), "loopback"),
@@ -109,6 +122,11 @@ fn rules_that_open_too_much_or_can_never_match_are_refused() {
         (format!("from: {{workload: x}}, {a}, http: {{path: [/a]}}"), "unknown key \"path\""),
         (format!("from: {{workload: x}}, {a}, htpp: {{paths: [/a]}}"), "unknown key \"htpp\""),
         (format!("from: {{workload: x}}, {a}, audit: yes"), "neither true nor false"),
+        (format!("from: {{workload: x}}, {a}, http:"), "key \"http\" in the rule has no value"),
+        (format!("from: {{workload: x}}, {a}, grpc: ~"), "key \"grpc\" in the rule has no value"),
+        (format!("from: {{workload: x}}, {a}, http: {{methods: null}}"), "key \"methods\" in http has no value"),
+        (format!("from: {{workload: x, cidr: }}, {a}"), "key \"cidr\" in from has no value"),
+        ("from: {cidr: 10.0.0.0/8, jwt: }, to: {workload: service-a, port: health}".into(), "key \"jwt\" in from has no value"),
         (format!("from: {{workload: x}}, {a}, credential: k, http: {{methods: [GET]}}"), "only goes to an external host"),
         ("from: {workload: x}, to: {external: a.example.com, port: 443}, credential: k".into(), "needs an http block"),
         ("from: {workload: x}, to: {external: '*.example.com', port: 443}, http: {methods: [GET]}, credential: k".into(), "wildcard host with a credential"),
@@ -213,6 +231,9 @@ fn hostile_files_cost_no_more_than_their_length() {
         "- {id: __proto__, tenant: t}\n".to_owned(),
         "[".repeat(100_000),
         "a: &a [*a]\n".to_owned(),
+        format!("- {{\"{long}\": 1}}\n"),
+        format!("- ? {long}\n  : 1\n"),
+        format!("- ? {long}\n  : 1\n  ? {long}\n  : 1\n"),
     ] {
         let got = mistakes(&text, CASE_WORKLOADS);
         assert!(got.len() < 20_000, "{} bytes", got.len());
@@ -252,6 +273,12 @@ fn selectors_cannot_multiply_without_bound() {
     };
     let got = mistakes(&[rule("a"), rule("b"), rule("c")].concat(), &workloads);
     assert!(got.starts_with("rules.yaml:3:3: rule c: with this rule the file covers more than"), "{got}");
+    // A million pairs are allowed, but not with a megabyte of paths in each.
+    let paths: String = (0..1000).map(|path| format!("/{}{path}, ", "p".repeat(1000))).collect();
+    let heavy = rule("a").replace("port: web}}", &format!("port: web}}, http: {{paths: [{paths}]}}}}"));
+    let workloads = workloads.replace("mode: mtls", "mode: mtls, protocol: http");
+    let got = mistakes(&heavy, &workloads);
+    assert!(got.starts_with("rules.yaml:1:3: rule a: with this rule the file compiles to more than 2 GiB"), "{got}");
 }
 
 // covers: B1e (attack T35)

@@ -7,17 +7,24 @@ use crate::data::UpstreamTls;
 use crate::yaml::Reader;
 
 /// Ranges no rule may open: they reach the machine itself, its metadata service, or everybody at once.
-const FORBIDDEN: [(&str, &str); 9] = [
+const FORBIDDEN: [(&str, &str); 14] = [
     ("0.0.0.0/8", "unspecified"),
     ("169.254.0.0/16", "link-local and metadata"),
     ("224.0.0.0/4", "multicast"),
     ("240.0.0.0/4", "reserved"),
+    ("168.63.129.16/32", "metadata"),
     ("::/128", "unspecified"),
     ("fe80::/10", "link-local"),
+    ("fec0::/10", "site-local"),
     ("fd00:ec2::254/128", "metadata"),
+    ("fd20:ce::254/128", "metadata"),
     ("ff00::/8", "multicast"),
     ("::ffff:0.0.0.0/96", "IPv4-mapped"),
+    ("64:ff9b:1::/48", "local NAT64, which hides an IPv4 address"),
+    ("2001::/32", "Teredo, which hides an IPv4 address"),
 ];
+/// Ranges whose addresses carry an IPv4 address from this bit on, and reach that.
+const CARRIERS: [(&str, u8); 3] = [("::/96", 96), ("64:ff9b::/96", 96), ("2002::/16", 16)];
 const LOOPBACK: [&str; 2] = ["127.0.0.0/8", "::1/128"];
 
 /// Notes what is wrong with the rule as it stands.
@@ -99,7 +106,8 @@ fn known_ca(reader: &mut Reader<'_>, rule: &Rule, ca: &str, cas: &[ExternalCa]) 
 }
 
 fn range(reader: &mut Reader<'_>, rule: &Rule, cidr: &IpNet, lab: bool) {
-    let overlaps = |text: &str| text.parse::<IpNet>().is_ok_and(|net| net.contains(cidr) || cidr.contains(&net));
+    let reached = carried(cidr).unwrap_or(*cidr);
+    let overlaps = |text: &str| text.parse::<IpNet>().is_ok_and(|net| net.contains(&reached) || reached.contains(&net));
     for (net, what) in FORBIDDEN {
         if overlaps(net) {
             reader.fail(
@@ -109,6 +117,10 @@ fn range(reader: &mut Reader<'_>, rule: &Rule, cidr: &IpNet, lab: bool) {
             );
         }
     }
+    for (net, _) in CARRIERS.into_iter().filter(|(net, _)| reached == *cidr && overlaps(net)) {
+        let message = format!("destination {cidr} contains {net}, whose addresses reach any IPv4 address");
+        reader.fail(rule.at, message, "list smaller ranges without it");
+    }
     if !lab && LOOPBACK.into_iter().any(overlaps) {
         reader.fail(
             rule.at,
@@ -116,6 +128,19 @@ fn range(reader: &mut Reader<'_>, rule: &Rule, cidr: &IpNet, lab: bool) {
             "leave loopback out (only labs may, --lab)",
         );
     }
+}
+
+/// The IPv4 range that the addresses of an IPv6 range carry.
+fn carried(cidr: &IpNet) -> Option<IpNet> {
+    let IpNet::V6(v6) = cidr else { return None };
+    // `::` and `::1` are addresses of their own.
+    if v6.prefix_len() >= 127 && v6.addr().to_bits() <= 1 {
+        return None;
+    }
+    let (_, from) = CARRIERS.into_iter().find(|(net, _)| net.parse::<IpNet>().is_ok_and(|net| net.contains(cidr)))?;
+    let bits = u32::try_from(v6.addr().to_bits() >> (96 - from) & u128::from(u32::MAX)).ok()?;
+    let length = v6.prefix_len().saturating_sub(from).min(32);
+    Some(IpNet::V4(ipnet::Ipv4Net::new(bits.into(), length).ok()?.trunc()))
 }
 
 fn credential(reader: &mut Reader<'_>, rule: &Rule, set: &RuleSet) {

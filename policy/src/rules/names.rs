@@ -80,7 +80,7 @@ pub(super) fn host_pattern(text: &str) -> Result<HostPattern, String> {
     if host.address().is_some() {
         return Err("an address is not a name".to_owned());
     }
-    if host.is_special_name() {
+    if host.is_special_name() || (wildcard && host.has_special_name_below()) {
         return Err("it names the machine itself or a metadata service".to_owned());
     }
     if host.as_str() == "nova" || host.as_str().ends_with(".nova") {

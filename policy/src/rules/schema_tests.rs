@@ -34,7 +34,7 @@ const GOOD: [&str; 14] = [
     "from: {workload: x}, to: {external: w.example.com, port: 443}, http: {methods: [GET]}, upgrade: [websocket]",
 ];
 /// Wrong in form: both refuse.
-const BAD: [&str; 24] = [
+const BAD: [&str; 27] = [
     "from: {workload: x}",
     "from: {}, to: {workload: service-a, port: https}",
     "from: {workload: x, labels: {a: b}}, to: {workload: service-a, port: https}",
@@ -45,6 +45,9 @@ const BAD: [&str; 24] = [
     "from: {jwt: {issuer: i}}, to: {workload: service-a, port: health}",
     "from: {jwt: {issuer: i, claims: {a: []}}}, to: {workload: service-a, port: health}",
     "from: {workload: x}, to: {workload: service-a}",
+    "from: {workload: x}, to: {workload: service-a, port: https}, http: ~",
+    "from: {workload: x, cidr: ~}, to: {workload: service-a, port: https}",
+    "from: {workload: x}, to: {workload: service-a, port: https}, audit: null",
     "from: {workload: x}, to: {workload: service-a, port: https, via: corp}",
     "from: {workload: x}, to: {workload: service-a, port: https, protocol: icmp}",
     "from: {workload: x}, to: {external: a.example.com, port: 65536}",
@@ -178,7 +181,8 @@ fn holds(root: &Json, schema: &serde_json::Map<String, Json>, word: &str, want: 
 
 fn is_a(kind: &str, node: &Node) -> bool {
     match (kind, &node.value) {
-        ("object", Value::Map(_)) | ("array", Value::List(_)) | ("string", Value::Scalar { .. }) => true,
+        ("object", Value::Map(_)) | ("array", Value::List(_)) => true,
+        ("string", Value::Scalar { .. }) => !node.is_null(),
         ("integer", _) => number(node).is_some(),
         ("boolean", Value::Scalar { text, plain: true }) => text == "true" || text == "false",
         ("object" | "array" | "string" | "boolean", _) => false,

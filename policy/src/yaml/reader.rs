@@ -18,13 +18,10 @@ pub(crate) struct Map<'n> {
 }
 
 impl<'n> Map<'n> {
-    /// The value of a key; a key without a value counts as absent.
+    /// The value of a key, if it has one.
     pub(crate) fn get(&self, name: &str) -> Option<&'n Node> {
         let (_, _, node) = self.members.iter().find(|(key, ..)| key == name)?;
-        match &node.value {
-            Value::Scalar { text, plain: true } if matches!(text.as_str(), "" | "~" | "null") => None,
-            _ => Some(node),
-        }
+        (!node.is_null()).then_some(node)
     }
 
     /// Every key with its value.
@@ -45,12 +42,15 @@ impl Reader<'_> {
         });
     }
 
-    /// A map with only these keys.
+    /// A map with only these keys. A key without a value is a mistake: what it was to say must not be lost, since a
+    /// rule without its `http` or `cidr` allows more.
     pub(crate) fn map<'n>(&mut self, node: &'n Node, what: &str, keys: &[&str]) -> Option<Map<'n>> {
         let map = self.any_map(node, what)?;
-        for (name, at, _) in map.iter() {
+        for (name, at, value) in map.iter() {
             if !keys.contains(&name) {
                 self.fail(at, format!("unknown key {name:?} in {what}"), format!("known keys: {}", keys.join(", ")));
+            } else if value.is_null() {
+                self.fail(at, format!("key {name:?} in {what} has no value"), "write its value, or remove the key");
             }
         }
         Some(map)
