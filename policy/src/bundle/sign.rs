@@ -8,7 +8,10 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::canonical::Json;
-use super::{SIGNATURES, SigningKey, archive};
+use super::{MAX_COMPRESSED, MAX_ENTRIES, MAX_UNPACKED, SIGNATURES, SigningKey, archive};
+
+/// Everything in a tar starts at a multiple of this.
+const BLOCK: usize = 512;
 
 /// What the token says beside the files.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +32,11 @@ pub enum SignError {
     /// A file that must be JSON is not.
     #[error("{0} is not strict JSON: {1}")]
     Json(String, #[source] super::canonical::JsonError),
+    /// Every verifier would refuse it.
+    #[error(
+        "the bundle is larger than {0}, which no node accepts: narrow selectors, or place fewer workloads on the node"
+    )]
+    TooLarge(&'static str),
     /// The signature could not be made.
     #[error("the bundle could not be signed")]
     Sign(#[source] jsonwebtoken::errors::Error),
@@ -81,7 +89,24 @@ pub fn build(files: &BTreeMap<String, Vec<u8>>, key: &SigningKey, claims: &Claim
     let token = jsonwebtoken::encode(&header, &payload, &key.key).map_err(SignError::Sign)?;
     let mut all = files.clone();
     all.insert(SIGNATURES.to_owned(), serde_json::json!({ "signatures": [token] }).to_string().into_bytes());
-    archive::pack(&all).map_err(SignError::Pack)
+    check_size(&all)?;
+    let bundle = archive::pack(&all).map_err(SignError::Pack)?;
+    if bundle.len() > MAX_COMPRESSED {
+        return Err(SignError::TooLarge("16 MiB compressed"));
+    }
+    Ok(bundle)
+}
+
+/// The limits of verifiers, on the archive of these files.
+fn check_size(files: &BTreeMap<String, Vec<u8>>) -> Result<(), SignError> {
+    let padded = |content: &Vec<u8>| content.len().next_multiple_of(BLOCK) + BLOCK;
+    if files.values().map(padded).sum::<usize>() + 2 * BLOCK > MAX_UNPACKED {
+        return Err(SignError::TooLarge("64 MiB unpacked"));
+    }
+    if files.len() > MAX_ENTRIES {
+        return Err(SignError::TooLarge("4096 entries"));
+    }
+    Ok(())
 }
 
 /// The bytes whose hash is signed: structured files in canonical form, everything else as it is.

@@ -159,3 +159,18 @@ fn no_single_changed_byte_gets_through() {
         assert!(verify(&bundle[..index], &base).is_err(), "cut at {index}");
     }
 }
+
+// covers: B4d
+#[test]
+fn a_bundle_that_no_node_would_accept_is_not_written() {
+    let signer = signer(&KeyPair::eddsa().expect("key"));
+    let mut all = files(MANIFEST);
+    all.insert("nova/large.bin".to_owned(), vec![0; MAX_UNPACKED - 64 * 1024]);
+    let bundle = build(&all, &signer.key, &claims()).expect("signs");
+    assert_eq!(reason(&bundle, &options(&signer.keys)), "accepted");
+    all.insert("nova/large.bin".to_owned(), vec![0; MAX_UNPACKED]);
+    assert!(matches!(build(&all, &signer.key, &claims()), Err(SignError::TooLarge(_))));
+    let mut many = files(MANIFEST);
+    many.extend((0..MAX_ENTRIES).map(|index| (format!("nova/{index}.txt"), Vec::new())));
+    assert!(matches!(build(&many, &signer.key, &claims()), Err(SignError::TooLarge(_))));
+}
