@@ -76,6 +76,46 @@ fn check_looks_at_the_endpoints_file_of_the_configuration() {
     assert_eq!((code, text.as_str()), (Some(0), "no mistakes\n"));
 }
 
+// covers: C1b
+#[test]
+fn check_finds_a_port_whose_certificate_the_configuration_does_not_have() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let row = "endpoints:\n  - workload_id: a\n    tenant: t\n    pod_uid: pod-a\n    workload_ip: 10.0.0.3\n    ports: \
+        [{name: edge, port: 443, mode: tls, protocol: http, certificate: edge}]\n";
+    fs::write(dir.path().join("endpoints.yaml"), row).expect("written");
+    fs::write(dir.path().join("supervisor.toml"), CONFIG).expect("written");
+    let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("endpoints.yaml:2: endpoint a: port edge names certificate \"edge\""), "{text}");
+    let with = format!("{CONFIG}[[certificates]]\nname = \"edge\"\nchain = \"a.crt\"\nkey = \"a.key\"\n");
+    fs::write(dir.path().join("supervisor.toml"), with).expect("written");
+    let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
+    assert_eq!((code, text.as_str()), (Some(0), "no mistakes\n"));
+}
+
+// covers: C1a
+#[test]
+fn check_refuses_what_a_port_says_of_tls_that_it_does_not_speak() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    fs::write(dir.path().join("supervisor.toml"), CONFIG).expect("written");
+    for (port, wanted) in [
+        ("mode: tcp, protocol: http, tls12: true", "tls12 has no meaning on this port"),
+        ("mode: mtls, protocol: http, certificate: edge", "certificate has no meaning on this port"),
+        ("mode: mtls, protocol: http, strip_token: true", "strip_token has no meaning on this port"),
+        ("mode: tls, protocol: tcp, strip_token: true", "strip_token has no meaning on this port"),
+        ("mode: tls, protocol: http, certificate: ../edge", "certificate"),
+        ("mode: tls, protocol: http, tls12: 1", "tls12 is neither true nor false"),
+    ] {
+        let row = format!(
+            "endpoints:\n  - workload_id: a\n    tenant: t\n    pod_uid: pod-a\n    workload_ip: 10.0.0.3\n    ports: \
+             [{{name: edge, port: 443, {port}}}]\n"
+        );
+        fs::write(dir.path().join("endpoints.yaml"), row).expect("written");
+        let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
+        assert!(code == Some(2) && text.contains(wanted), "{port}: {text}");
+    }
+}
+
 // covers: A12
 #[test]
 fn run_with_mistakes_starts_nothing_and_says_all_of_them() {

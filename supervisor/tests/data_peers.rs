@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use data::h2::{Event, NO_ERROR};
 use data::{A, HTTPS, Node, Plan, Tls, dial, is, issue, read_request, until};
 use nova_proto::ids::SpiffeId;
 use nova_supervisor::identity::{DevCa, Issued};
@@ -99,6 +100,45 @@ fn an_answer_that_does_not_end_is_cut_when_the_grace_is_over() {
     tls.send(ORDER);
     assert!(tls.answer().is_err(), "cut");
     node.audited_once(|line| is(line, &[("kind", "request"), ("close", "peer_expired")]));
+}
+
+// covers: C2b
+#[test]
+fn http_2_is_told_to_go_away_when_its_callers_certificate_has_ended() {
+    let node = with_grace("15s");
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Arc::new(Mutex::new(wait));
+    node.guest(A).serve(move |mut link, app| {
+        while let Ok(request) = read_request(&mut link) {
+            app.saw(&request);
+            let _ = link.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst");
+            let _ = wait.lock().expect("no panic").recv();
+            let _ = link.write_all(b"-last");
+        }
+    });
+    let mut h2 = node.call_h2(&ends_in(&node, 3), HTTPS);
+    h2.request(1, "GET", "/v1/orders/42");
+    let (mut body, mut told) = (Vec::new(), false);
+    loop {
+        match h2.event().expect("a frame") {
+            Event::GoAway { code, .. } => {
+                assert_eq!(code, NO_ERROR);
+                // Only now: whoever is told to go away may still get what was on its way.
+                if !std::mem::replace(&mut told, true) {
+                    go.send(()).expect("the app waits");
+                }
+            }
+            Event::Data { bytes, end, .. } => {
+                body.extend(bytes);
+                if end {
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    assert!(told && body == b"first-last", "{}", String::from_utf8_lossy(&body));
+    node.audited_once(|line| is(line, &[("kind", "connection"), ("close", "peer_expired")]));
 }
 
 /// A revocation list of `ca`, as PEM.

@@ -8,6 +8,7 @@ use std::io::Write;
 use std::sync::mpsc;
 use std::sync::{Arc, LazyLock, Mutex};
 
+use data::h2::{H2, head};
 use data::{A, Answer, Node, Plan, Tls, is, read_request, until};
 use serde_json::{Value, json};
 use tokens_support::{ISSUER, Key, now, sign};
@@ -238,4 +239,35 @@ fn keys_in_a_file_are_followed_and_a_broken_file_changes_nothing() {
     // The token was good a moment ago on this very connection: with its key it ends.
     until("the key is withdrawn", || tls.ask(request("GET", Some(&good))).status == 401);
     assert!(!node.warnings().contains("jwks.json"));
+}
+
+// covers: C6f
+#[test]
+fn each_stream_of_http_2_is_decided_with_its_own_token_and_grpc_callers_read_status_16() {
+    let node = start();
+    let mut config = rustls::ClientConfig::clone(&data::config(None));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let tcp = data::dial(&node.ip(99), &format!("{}:{EDGE}", node.ip(21))).expect("connected");
+    let tls = Tls::over(tcp, Arc::new(config), "service-a.t.nova").expect("a handshake");
+    let mut h2 = H2::client(tls);
+    let bearer = |token: &str| format!("Bearer {token}");
+    let (good, bob) = (bearer(&token(|_| {})), bearer(&token(|claims| claims["sub"] = "bob".into())));
+    let mut ask = |stream: u32, more: &[(&str, &str)]| {
+        let mut fields = head("GET", "/v1/orders/42");
+        fields.extend(more);
+        h2.headers(stream, &fields, true);
+        h2.reply(stream)
+    };
+    assert_eq!(ask(1, &[]).status(), 401);
+    assert_eq!(ask(3, &[("authorization", &good)]).status(), 200);
+    assert_eq!(ask(5, &[("authorization", &bob)]).status(), 403);
+    let twice = ask(7, &[("authorization", &good), ("authorization", &good)]);
+    assert_eq!(
+        (twice.status(), twice.get("www-authenticate")),
+        (401, Some("Bearer realm=\"nova\", error=\"invalid_token\""))
+    );
+    let grpc = ask(9, &[("content-type", "application/grpc"), ("authorization", "Bearer x")]);
+    assert_eq!((grpc.status(), grpc.get("grpc-status")), (200, Some("16")));
+    assert_eq!(ask(11, &[("authorization", &good)]).status(), 200);
+    assert_eq!(node.guest(A).app.seen().len(), 2);
 }

@@ -179,12 +179,30 @@ async fn an_intermediate_without_key_cert_sign_vouches_for_nobody() {
     assert_eq!(refusal_of(&own, &partner, Some(leaf)).await, HandshakeFailure::PeerUntrusted);
 }
 
+// covers: C2a (F-IT03)
+#[tokio::test]
+async fn a_leaf_without_the_ca_between_is_refused_and_one_with_a_crowd_around_it_is_not() {
+    let (own, partner) = two_cas();
+    let middle = own.intermediate("middle", |_| {});
+    assert_eq!(refusal_of(&own, &partner, Some(middle.issue(X))).await, HandshakeFailure::UnknownIssuer);
+    let elsewhere = Ca::new("elsewhere").intermediate("middle", |_| {});
+    let mut foreign = elsewhere.issue(X);
+    foreign.chain.push(elsewhere.der());
+    assert_eq!(refusal_of(&own, &partner, Some(foreign)).await, HandshakeFailure::UnknownIssuer);
+    let mut crowded = middle.issue(X);
+    crowded.chain.push(middle.der());
+    crowded.chain.extend((0..8).map(|n| Ca::new(&format!("unrelated {n}")).der()));
+    let trust = trust(&own, &[("partner-ca", &partner)]);
+    let outcome = connect(&Server::new(own.cell(SERVICE_A), &trust), &raw_client(Some(crowded))).await;
+    assert_eq!(outcome.server.expect("a whole chain").spiffe_id, Some(id(X)));
+}
+
 // covers: A7c
 #[tokio::test]
 async fn an_endless_chain_is_not_searched() {
     let (own, partner) = two_cas();
     let mut leaf = own.issue(X);
-    leaf.chain.extend(std::iter::repeat_n(partner.der(), 9));
+    leaf.chain.extend(std::iter::repeat_n(partner.der(), 17));
     assert_eq!(refusal_of(&own, &partner, Some(leaf)).await, HandshakeFailure::PeerUntrusted);
 }
 

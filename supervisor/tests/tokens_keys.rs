@@ -75,6 +75,13 @@ struct Followed {
 }
 
 impl Followed {
+    fn over_tls(port: u16, ca: &std::path::Path) -> Self {
+        let reach = Reach::Tls { host: "127.0.0.1".to_owned(), port };
+        let url = BundleUrl { reach, authority: format!("127.0.0.1:{port}"), path: "/keys".to_owned() };
+        let keys = KeySource::Url { url, ca: Some(ca.to_owned()) };
+        Self::of(keys, &lab(), Duration::from_millis(250), PATIENCE)
+    }
+
     fn start(host: &str, port: u16, guard: &AddressGuard) -> Self {
         Self::with(host, port, guard, Duration::from_secs(300), Duration::from_secs(3600))
     }
@@ -82,10 +89,14 @@ impl Followed {
     fn with(host: &str, port: u16, guard: &AddressGuard, refresh: Duration, max_age: Duration) -> Self {
         let reach = Reach::Plain { host: host.to_owned(), port };
         let url = BundleUrl { reach, authority: format!("{host}:{port}"), path: "/keys".to_owned() };
+        Self::of(KeySource::Url { url, ca: None }, guard, refresh, max_age)
+    }
+
+    fn of(keys: KeySource, guard: &AddressGuard, refresh: Duration, max_age: Duration) -> Self {
         let config = TokenConfig {
             issuer: ISSUER.to_owned(),
             audiences: vec!["orders".to_owned()],
-            keys: KeySource::Url { url, ca: None },
+            keys,
             algorithms: vec![Algorithm::ES256],
             leeway: Duration::from_secs(5),
             refresh,
@@ -217,4 +228,47 @@ fn old_keys_are_used_while_nobody_answers_and_not_for_ever() {
     assert!(followed.warning().contains("too old, and its tokens are refused"), "{}", followed.warning());
     server.answer(keys(&[&key]));
     until("it answers again", || followed.verify(&key).is_none());
+}
+
+// covers: C6d
+#[test]
+fn a_server_of_keys_must_prove_its_name_to_the_configured_ca() {
+    let key = Key::ec("k1");
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.key_usages = vec![rcgen::KeyUsagePurpose::KeyCertSign];
+    let ca = rcgen::CertifiedIssuer::self_signed(params, rcgen::KeyPair::generate().expect("a key")).expect("a CA");
+    let leaf_key = rcgen::KeyPair::generate().expect("a key");
+    let mut leaf = rcgen::CertificateParams::default();
+    leaf.subject_alt_names = vec![rcgen::SanType::IpAddress([127, 0, 0, 1].into())];
+    let leaf = leaf.signed_by(&leaf_key, &ca).expect("signed");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let secret = rustls::pki_types::PrivatePkcs8KeyDer::from(leaf_key.serialize_der());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![leaf.into()], secret.into())
+        .expect("a pair");
+    let (config, body) = (Arc::new(config), json!({"keys": [key.jwk()]}).to_string());
+    let server = Server::start(move |stream| {
+        let connection = rustls::ServerConnection::new(Arc::clone(&config)).expect("a configuration");
+        let mut tls = rustls::StreamOwned::new(connection, stream);
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") && matches!(tls.read(&mut byte), Ok(1)) {
+            head.push(byte[0]);
+        }
+        let _ = write!(tls, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    });
+    let dir = tempfile::tempdir().expect("a folder");
+    let (right, wrong) = (dir.path().join("ca.pem"), dir.path().join("other.pem"));
+    std::fs::write(&right, ca.pem()).expect("written");
+    let other = nova_supervisor::identity::DevCa::generate().expect("a CA");
+    std::fs::write(&wrong, other.certificate_pem()).expect("written");
+    let deceived = Followed::over_tls(server.port, &wrong);
+    until("the stranger is refused", || deceived.warning().contains("invalid peer certificate"));
+    assert_eq!(deceived.verify(&key), Some(Fault::KeysUnavailable));
+    let followed = Followed::over_tls(server.port, &right);
+    until("the keys are there", || followed.verify(&key).is_none());
 }

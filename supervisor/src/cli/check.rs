@@ -24,8 +24,9 @@ pub(super) fn check(config: &Path, placements: Option<&Path>) -> Result<ExitCode
     };
     let mut mistakes: Vec<String> = loaded.as_ref().err().map(ToString::to_string).into_iter().collect();
     for file in of_config.into_iter().chain(placements) {
-        if let Err(report) = read(file).and_then(|bytes| parse(file, &bytes)) {
-            mistakes.push(report);
+        match read(file).and_then(|bytes| parse(file, &bytes)) {
+            Err(report) => mistakes.push(report),
+            Ok(table) => mistakes.extend(loaded.iter().flat_map(|config| unknown_certificates(file, &table, config))),
         }
     }
     if !mistakes.is_empty() {
@@ -35,10 +36,28 @@ pub(super) fn check(config: &Path, placements: Option<&Path>) -> Result<ExitCode
     Ok(OK.into())
 }
 
-fn parse(file: &Path, bytes: &[u8]) -> Result<(), String> {
+fn parse(file: &Path, bytes: &[u8]) -> Result<workloads::Table, String> {
     let name = file.display().to_string();
     let parsed = nova_policy::report::text(&name, bytes).and_then(|text| workloads::parse(&name, text));
-    parsed.map(|_| ()).map_err(|report| report.to_string())
+    parsed.map_err(|report| report.to_string())
+}
+
+/// Ports whose certificate the configuration does not have: the one thing that neither file can say alone.
+fn unknown_certificates(file: &Path, table: &workloads::Table, config: &Config) -> Vec<String> {
+    let known = |name: &str| config.certificates.iter().any(|certificate| certificate.name == name);
+    let mistake = |endpoint: &workloads::Endpoint, port: &workloads::Port| {
+        let name = port.tls.certificate.as_deref().filter(|name| !known(name))?;
+        Some(format!(
+            "{}:{}: endpoint {}: port {} names certificate {name:?}, which supervisor.toml does not have (remedy: add it to \
+             [[certificates]], or remove the name)",
+            file.display(),
+            endpoint.at.line,
+            endpoint.workload,
+            port.name,
+        ))
+    };
+    let ports = table.endpoints.iter().flat_map(|endpoint| endpoint.ports.iter().map(move |port| (endpoint, port)));
+    ports.filter_map(|(endpoint, port)| mistake(endpoint, port)).collect()
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {

@@ -20,8 +20,9 @@ use super::crl::Crls;
 use super::leaf::{Leaf, LeafError, Names, parse_certificate};
 use super::trust::{RootSet, TrustBundles};
 
-/// Intermediates a peer may send. Real chains have one to three; path building is quadratic in the worst case.
-const MAX_INTERMEDIATES: usize = 8;
+/// Intermediates a peer may send. Real chains have one to three, some peers send their whole store along; path building is
+/// quadratic in the worst case.
+const MAX_INTERMEDIATES: usize = 16;
 
 /// Who the peer is, as its verified certificate says.
 #[derive(Debug, Clone, PartialEq, Eq)]
