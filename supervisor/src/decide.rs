@@ -75,15 +75,15 @@ impl Decider {
     /// The reason of the denial, which the record holds already.
     pub fn decide(&self, input: Input, record: &mut Record) -> Result<Permit, Reason> {
         let Some(policy) = self.current() else {
-            record.deny(Reason::NoPolicy);
+            record.undecided(Reason::NoPolicy);
             return Err(Reason::NoPolicy);
         };
         if !self.audit.is_writable() {
-            record.deny(Reason::AuditUnavailable);
+            record.undecided(Reason::AuditUnavailable);
             return Err(Reason::AuditUnavailable);
         }
         let (input, decision) = self.answer(&policy, input);
-        record.decided_on(&policy, policy.engine_name(), &input);
+        record.decided(&policy, &input, &decision);
         let reason = reason_of(decision.reason);
         let verdict = match (decision.allow, decision.would_deny) {
             (false, _) => Verdict::Deny,

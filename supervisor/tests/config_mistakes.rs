@@ -217,6 +217,7 @@ keys = "k"
 key_id = "release 2026"
 store = "s"
 stale_grace = "90m"
+min_serial = 9
 [identity]
 source = "files"
 dir = "certs"
@@ -237,6 +238,8 @@ hosts = { "API.example.com." = "10.1.1.1", two = ["10.1.1.2", "fd00::2"] }
 [audit]
 file = "a"
 required = false
+opa_file = "o"
+denials_per_second = 7
 [admin]
 socket = "/run/nova/admin.sock"
 "#;
@@ -253,7 +256,18 @@ socket = "/run/nova/admin.sock"
     assert_eq!(config.resolver.timeout, Duration::from_millis(750));
     let one = ("api.example.com".to_owned(), vec![IpAddr::V4(Ipv4Addr::new(10, 1, 1, 1))]);
     assert!(config.resolver.hosts.contains(&one), "{:?}", config.resolver.hosts);
-    assert!(!config.audit.required);
+    assert!(!config.audit.required && config.audit.opa_file.is_some_and(|file| file.ends_with("o")));
+    assert_eq!((config.audit.denials_per_second, config.policy.min_serial), (7, 9));
+}
+
+#[test]
+fn the_decision_log_in_opas_form_is_another_file_and_a_budget_is_a_number() {
+    let mistakes = parse(&GOOD.replace("[audit]", "[audit]\nopa_file = \"./audit.jsonl\"\ndenials_per_second = 0"));
+    let mistakes = mistakes.expect_err("two mistakes").to_string();
+    assert!(mistakes.contains("audit.denials_per_second") && mistakes.contains("1000000"), "{mistakes}");
+    assert!(mistakes.contains("audit.opa_file: is the audit log itself"), "{mistakes}");
+    let config = parse(GOOD).expect("no mistakes");
+    assert!(config.audit.opa_file.is_none() && config.audit.denials_per_second > 0 && config.policy.min_serial == 0);
 }
 
 // covers: C2f

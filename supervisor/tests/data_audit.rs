@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use data::{A, HTTPS, Node, RAW, Upstream, X, hello, is, read_answer, read_head, read_request, token, until};
+use data::{A, B, HTTPS, Node, Plan, RAW, Upstream, X, hello, is, read_answer, read_head, read_request, token, until};
 use serde_json::Value;
 
 fn count(lines: &[Value], fields: &[(&str, &str)]) -> usize {
@@ -207,4 +207,79 @@ fn nothing_is_missing_in_the_log_of_a_supervisor_that_was_stopped() {
     assert_eq!(count(&lines, &[("kind", "connection"), ("direction", "ingress")]), 11, "{lines:#?}");
     assert_eq!(count(&lines, &[("kind", "open")]), 1);
     assert_eq!(count(&lines, &[("kind", "close")]), 1);
+}
+
+/// Lines by the second in which they were written.
+fn by_second<'a>(lines: impl IntoIterator<Item = &'a Value>) -> std::collections::BTreeMap<String, usize> {
+    let mut seconds = std::collections::BTreeMap::new();
+    for line in lines {
+        *seconds.entry(line["time"].as_str().expect("a time")[..19].to_owned()).or_default() += 1;
+    }
+    seconds
+}
+
+/// A guest that keeps knocking with a wrong token: so many lines a second and a sum, exact; its neighbour's are all there.
+// covers: A9c
+#[test]
+fn denials_beyond_the_budget_of_an_endpoint_are_counted_exactly_and_no_other_endpoint_pays() {
+    const FLOOD: u64 = 1000;
+    let node = Node::with(Plan { audit: "denials_per_second = 20", ..Plan::default() });
+    let _plain = Upstream::http(&format!("{}:8080", node.ip(80)));
+    let mut neighbour = node.proxy(B);
+    for n in 0..FLOOD {
+        let mut stream = node.guest(X).connect();
+        stream.write_all(&hello(1, false, [9; 16], "")).expect("sent");
+        assert!(matches!(stream.read(&mut [0; 8]), Ok(0) | Err(_)));
+        if n % 50 == 0 {
+            let port = if n == 0 { 8081 } else { 8080 };
+            neighbour.send(format!("GET http://plain.test:{port}/{n} HTTP/1.1\r\nHost: plain.test\r\n\r\n"));
+            assert_eq!(read_answer(&mut neighbour).expect("an answer").status, if n == 0 { 403 } else { 200 });
+        }
+    }
+    let flood = |kind| {
+        let lines = node.audit();
+        let fits = move |line: &Value| is(line, &[("workload", "x"), ("reason", "wrong_token"), ("kind", kind)]);
+        lines.into_iter().filter(fits).collect::<Vec<_>>()
+    };
+    let counted = || flood("summary").iter().filter_map(|line| line["count"].as_u64()).sum::<u64>();
+    until("every denial is told", || flood("connection").len() as u64 + counted() >= FLOOD);
+    assert_eq!(flood("connection").len() as u64 + counted(), FLOOD);
+    assert!(counted() > 0);
+    assert!(
+        by_second(&flood("connection")).values().all(|lines| *lines <= 20),
+        "{:?}",
+        by_second(&flood("connection"))
+    );
+    assert!(by_second(&flood("summary")).values().all(|lines| *lines == 1), "{:?}", by_second(&flood("summary")));
+    let sum = flood("summary").remove(0);
+    assert!(is(&sum, &[("direction", "egress"), ("verdict", "deny"), ("pod_uid", X)]), "{sum}");
+    assert!(["decision_id", "bytes_in", "duration_us"].iter().all(|field| sum[*field].is_null()), "{sum}");
+    node.audited(20, |line| is(line, &[("workload", "b"), ("kind", "request")]));
+}
+
+/// Denied calls on one connection come no faster than their lines may be written; then none has to be counted.
+// covers: A9c
+#[test]
+fn who_is_denied_too_often_waits_and_its_neighbour_does_not() {
+    let node = Node::with(Plan { audit: "denials_per_second = 40", ..Plan::default() });
+    let _plain = Upstream::http(&format!("{}:8080", node.ip(80)));
+    let mut flood = node.proxy(X);
+    flood.send("GET http://other.test:8080/ HTTP/1.1\r\nHost: other.test\r\n\r\n".repeat(60));
+    let mut answers = flood.another();
+    let reading = std::thread::spawn(move || {
+        (0..60).filter(|_| read_answer(&mut answers).is_ok_and(|answer| answer.status == 403)).count()
+    });
+    let denied = |line: &Value| is(line, &[("workload", "x"), ("kind", "request"), ("verdict", "deny")]);
+    until("the flood is under way", || node.audit().iter().any(denied));
+    let mut neighbour = node.proxy(B);
+    for _ in 0..10 {
+        neighbour.send("GET http://plain.test:8080/ HTTP/1.1\r\nHost: plain.test\r\n\r\n");
+        assert_eq!(read_answer(&mut neighbour).expect("an answer").status, 200);
+    }
+    assert!(!reading.is_finished(), "the flood is held up while the neighbour is served");
+    assert_eq!(reading.join().expect("no panic"), 60);
+    let lines = node.audited(60, denied);
+    let share = 20;
+    assert!(by_second(&lines).values().all(|lines| *lines <= share), "{:?}", by_second(&lines));
+    assert_eq!(count(&node.audit(), &[("kind", "summary")]), 0);
 }

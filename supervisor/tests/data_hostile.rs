@@ -76,7 +76,7 @@ fn resident_kib(node: &Node) -> u64 {
 #[test]
 fn ten_thousand_connections_of_one_guest_leave_the_others_alone() {
     many_descriptors();
-    let (node, _plain) = node_and_plain(Plan::default());
+    let (node, _plain) = node_and_plain(Plan { audit: "denials_per_second = 1000000", ..Plan::default() });
     let before = node.descriptors();
     let bystander = Bystander::start(&node);
     for batch in 0..10 {
@@ -111,7 +111,7 @@ fn ten_thousand_connections_of_one_guest_leave_the_others_alone() {
 // covers: A9a
 #[test]
 fn a_flood_of_denied_requests_is_recorded_whole_and_blocks_nobody_elses() {
-    let (node, plain) = node_and_plain(Plan::default());
+    let (node, plain) = node_and_plain(Plan { audit: "denials_per_second = 2000", ..Plan::default() });
     let before = node.descriptors();
     let bystander = Bystander::start(&node);
     let floods: Vec<_> = (0..4)

@@ -1,7 +1,7 @@
 //! Finds and runs the real OPA.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use nova_policy::engine::OpaClient;
@@ -38,17 +38,19 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts a server that loads what `arguments` say. `None` when it ends at once, as it does on a bundle it refuses.
+    /// Starts a server that loads what `arguments` say, and writes what it says into `opa.log`. `None` when it ends at
+    /// once, as it does on a bundle it refuses.
     pub(crate) fn start(opa: &Path, dir: &Path, arguments: &[&str]) -> Option<Self> {
         let socket = dir.join("opa.sock");
         let _ = std::fs::remove_file(&socket);
+        let log = std::fs::File::create(dir.join("opa.log")).expect("a file");
         let mut child = Command::new(opa)
             .args(["run", "--server", "--skip-version-check", "--log-level", "error", "--addr"])
             .arg(format!("unix://{}", socket.display()))
             .args(arguments)
             .current_dir(dir)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(log.try_clone().expect("a descriptor"))
+            .stderr(log)
             .spawn()
             .expect("opa starts");
         let end = Instant::now() + START;

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use self::trust::Trust;
 use crate::accept::Workers;
 use crate::admin::{self, AdminHandles, AdminSocket, Check};
-use crate::audit::AuditSink;
+use crate::audit::{self, AuditSink};
 use crate::bundles::BundleFeed;
 use crate::config::{Config, EndpointSource, IdentityConfig, Mode, RouteConfig};
 use crate::conn::Registry;
@@ -121,6 +121,7 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     let follower = Arc::clone(&trust);
     let feed = open_feed(&config, &shared, move |policy| follower.follow(Some(policy)))?;
     let (plane, workers) = start_data_plane(&config, &shared, handle)?;
+    tokio::spawn(hand_over_lines(Arc::clone(&shared.audit)));
     let control = start_control(&config, &shared, Arc::clone(&source), routes, plane, lost_guests);
     let dir = match &config.identity {
         IdentityConfig::Files { dir, .. } => Some(dir.clone()),
@@ -142,6 +143,8 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     let served = admin::serve(&admin, handles, stopped).await;
     // Last: what the threads have recorded, and not handed over yet, must reach the file.
     workers.stop().await;
+    // A panic there is in the log of the supervisor; the lines of the other threads are safe.
+    let _ = tokio::spawn(flush(Arc::clone(&shared.audit))).await;
     shared.audit.flush();
     served.map_err(|error| AppError::System("serving the operator's socket", error))
 }
@@ -158,6 +161,20 @@ fn tokens(config: &Config, source: &dyn IdentitySource) -> Result<Issuers, AppEr
     })
 }
 
+/// The control runtime refuses guests, too, so its thread has lines and counts of its own.
+async fn hand_over_lines(audit: Arc<AuditSink>) {
+    let mut ticks = tokio::time::interval(audit::FLUSH_EVERY);
+    loop {
+        ticks.tick().await;
+        audit.tick();
+    }
+}
+
+/// On whatever thread it runs.
+async fn flush(audit: Arc<AuditSink>) {
+    audit.flush();
+}
+
 fn stop_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError> {
     signal(kind).map_err(|error| AppError::System("watching for signals", error))
 }
@@ -167,7 +184,7 @@ fn shared(
     known_by: KnownBy,
     presence_lost: crate::egress::PresenceLost,
 ) -> Result<data::Shared, AppError> {
-    let audit = AuditSink::open(&config.audit.file, config.audit.required)
+    let audit = AuditSink::open(&config.audit, &config.node)
         .map_err(|source| AppError::Audit { path: config.audit.file.clone(), source })?;
     Ok(data::Shared {
         endpoints: Arc::<EndpointTable>::default(),
@@ -256,7 +273,7 @@ fn start_control(
 }
 
 fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>, trust: Arc<Trust>) -> AdminHandles {
-    let audit = Arc::clone(&shared.audit);
+    let (audit, events) = (Arc::clone(&shared.audit), Arc::clone(&shared.audit));
     let certificates = Arc::clone(&shared.known_by.certificates);
     let tokens = Arc::clone(&shared.known_by.tokens);
     let mut warnings = Vec::new();
@@ -285,6 +302,7 @@ fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>, 
             Box::new(move || certificates.warnings(SystemTime::now())),
             Box::new(move || trust.warnings(SystemTime::now())),
             Box::new(move || tokens.warnings(SystemTime::now())),
+            Box::new(move || events.events_warning().into_iter().collect()),
         ],
     }
 }

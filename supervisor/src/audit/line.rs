@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use nova_policy::decision::Decision;
 use nova_policy::engine::Policy;
 use nova_policy::input::Input;
 use serde::ser::SerializeMap;
@@ -24,6 +25,8 @@ pub enum Kind {
     Open,
     /// The same stream ended; the id is that of its `open`.
     Close,
+    /// Denials of an endpoint that were counted instead of written.
+    Summary,
 }
 
 /// How it went.
@@ -61,7 +64,7 @@ pub struct Line {
     pub time: SystemTime,
     /// What the line is about.
     pub kind: Kind,
-    /// Names the decision, also to the caller.
+    /// Names the decision, also to the caller. A summary has none.
     pub decision_id: String,
     /// Bundle that decided.
     pub policy: Option<Arc<Policy>>,
@@ -109,8 +112,50 @@ pub struct Line {
     pub duration_us: u64,
     /// How the stream ended.
     pub close: &'static str,
+    /// How many denials a summary stands for.
+    pub count: Option<u64>,
     /// The canonical decision input: replay needs nothing else.
     pub input: Option<Arc<Input>>,
+    /// What the policy said, and when, before anything else had its say. Not a field: for other forms of the log.
+    pub decision: Option<(SystemTime, Decision)>,
+}
+
+impl Line {
+    /// A line that says only whom it is about: a denial with [`Reason::Aborted`] until somebody says otherwise.
+    #[must_use]
+    pub fn new(kind: Kind, direction: &'static str, endpoint: &Arc<EndpointSpec>) -> Self {
+        Self {
+            time: SystemTime::UNIX_EPOCH,
+            kind,
+            decision_id: String::new(),
+            policy: None,
+            engine: "",
+            direction,
+            phase: "",
+            endpoint: Arc::clone(endpoint),
+            peer: String::new(),
+            peer_ca: String::new(),
+            src: None,
+            dest: Dest::default(),
+            method: String::new(),
+            path: String::new(),
+            rule: String::new(),
+            verdict: Verdict::Deny,
+            reason: Reason::Aborted.as_str(),
+            detail: "",
+            credential: String::new(),
+            upgraded: false,
+            status: None,
+            grpc_status: None,
+            bytes_in: 0,
+            bytes_out: 0,
+            duration_us: 0,
+            close: "",
+            count: None,
+            input: None,
+            decision: None,
+        }
+    }
 }
 
 /// The order is part of the format; what is not known is left out.
@@ -119,7 +164,7 @@ impl Serialize for Line {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("time", &format_args!("{}", humantime::format_rfc3339_micros(self.time)))?;
         map.serialize_entry("kind", &self.kind)?;
-        map.serialize_entry("decision_id", &self.decision_id)?;
+        text(&mut map, "decision_id", &self.decision_id)?;
         text(&mut map, "revision", self.policy.as_ref().map_or("", |policy| policy.revision()))?;
         text(&mut map, "engine", self.engine)?;
         map.serialize_entry("direction", self.direction)?;
@@ -143,10 +188,12 @@ impl Serialize for Line {
         known(&mut map, "upgraded", Some(&self.upgraded).filter(|upgraded| **upgraded))?;
         known(&mut map, "status", self.status.as_ref())?;
         known(&mut map, "grpc_status", self.grpc_status.as_ref())?;
-        map.serialize_entry("bytes_in", &self.bytes_in)?;
-        map.serialize_entry("bytes_out", &self.bytes_out)?;
-        map.serialize_entry("duration_us", &self.duration_us)?;
+        let is_one = self.kind != Kind::Summary;
+        known(&mut map, "bytes_in", Some(&self.bytes_in).filter(|_| is_one))?;
+        known(&mut map, "bytes_out", Some(&self.bytes_out).filter(|_| is_one))?;
+        known(&mut map, "duration_us", Some(&self.duration_us).filter(|_| is_one))?;
         text(&mut map, "close", self.close)?;
+        known(&mut map, "count", self.count.as_ref())?;
         known(&mut map, "input", self.input.as_deref())?;
         map.end()
     }

@@ -4,10 +4,16 @@
 //! its task is cancelled or panics. Lines go through the thread's own buffer to one writer thread; a denial is handed over
 //! at once, the rest every [`FLUSH_EVERY`] or [`FLUSH_BYTES`]. When the log cannot be written, [`AuditSink::is_writable`]
 //! turns false and no new request is allowed.
+//!
+//! `line` is the format, `record` what the stages fill, `sink` a thread's side, `writer` the other; `flood` counts denials
+//! beyond an endpoint's budget, `opa` writes the same decisions in the form of OPA's decision log.
 
+mod flood;
 mod line;
+mod opa;
 mod record;
 mod sink;
+mod writer;
 
 pub use line::{Dest, Kind, Line, Verdict};
 pub use record::Record;

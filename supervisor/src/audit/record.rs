@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
+use nova_policy::decision::Decision;
 use nova_policy::engine::Policy;
 use nova_policy::input::{Input, Phase};
+use nova_proto::ids::PodUid;
 
-use super::line::{Dest, Kind, Line, Verdict};
+use super::line::{Kind, Line, Verdict};
 use super::sink::{AuditSink, next_decision_id};
 use crate::reason::Reason;
 use crate::state::endpoint::EndpointSpec;
@@ -23,35 +25,7 @@ impl Record {
     /// Opens a record about something of an endpoint.
     #[must_use]
     pub fn open(sink: &Arc<AuditSink>, kind: Kind, direction: &'static str, endpoint: &Arc<EndpointSpec>) -> Self {
-        let line = Line {
-            time: SystemTime::UNIX_EPOCH,
-            kind,
-            decision_id: next_decision_id(),
-            policy: None,
-            engine: "",
-            direction,
-            phase: "",
-            endpoint: Arc::clone(endpoint),
-            peer: String::new(),
-            peer_ca: String::new(),
-            src: None,
-            dest: Dest::default(),
-            method: String::new(),
-            path: String::new(),
-            rule: String::new(),
-            verdict: Verdict::Deny,
-            reason: Reason::Aborted.as_str(),
-            detail: "",
-            credential: String::new(),
-            upgraded: false,
-            status: None,
-            grpc_status: None,
-            bytes_in: 0,
-            bytes_out: 0,
-            duration_us: 0,
-            close: "",
-            input: None,
-        };
+        let line = Line { decision_id: next_decision_id(), ..Line::new(kind, direction, endpoint) };
         Self { sink: Arc::clone(sink), started: Instant::now(), line: Box::new(line) }
     }
 
@@ -59,6 +33,12 @@ impl Record {
     #[must_use]
     pub fn decision_id(&self) -> &str {
         &self.line.decision_id
+    }
+
+    /// The endpoint's pod.
+    #[must_use]
+    pub fn pod_uid(&self) -> &PodUid {
+        &self.line.endpoint.pod_uid
     }
 
     /// Address the call came from.
@@ -94,12 +74,25 @@ impl Record {
         self.line.upgraded = true;
     }
 
-    /// What was asked of the engine, and of which bundle.
-    pub fn decided_on(&mut self, policy: &Arc<Policy>, engine: &'static str, input: &Arc<Input>) {
+    /// What was asked of the engine, of which bundle, and what came out.
+    pub fn decided(&mut self, policy: &Arc<Policy>, input: &Arc<Input>, decision: &Decision) {
         self.line.policy = Some(Arc::clone(policy));
-        self.line.engine = engine;
+        self.line.engine = policy.engine_name();
         self.line.phase = phase_label(input.phase());
         self.line.input = Some(Arc::clone(input));
+        if self.sink.has_events() {
+            self.line.decision = Some((SystemTime::now(), decision.clone()));
+        }
+    }
+
+    /// Nothing could be asked of any bundle: whatever was decided before on this record says nothing of this.
+    pub fn undecided(&mut self, reason: Reason) {
+        let line = &mut *self.line;
+        (line.policy, line.input, line.decision) = (None, None, None);
+        (line.engine, line.phase) = ("", "");
+        line.rule.clear();
+        line.credential.clear();
+        self.deny(reason);
     }
 
     /// The engine's answer.

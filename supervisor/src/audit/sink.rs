@@ -1,16 +1,19 @@
-//! From the threads' buffers to the file.
+//! A thread's side of the log: lines are buffered here and handed over to the writer.
 
 use std::cell::{Cell, RefCell};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use nova_proto::ids::PodUid;
+
+use super::flood::Floods;
 use super::line::Line;
+use super::opa::Events;
+use super::writer::{Message, Output, Writer, count_lines};
+use crate::config::{AuditConfig, NodeConfig};
 
 /// A thread hands over its lines at least this often.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(100);
@@ -23,10 +26,6 @@ const QUEUE: usize = 1024;
 const BEHIND: usize = 1024 * 1024;
 /// What a thread keeps at most; after that its lines are counted.
 const KEPT_MAX: usize = 16 * 1024 * 1024;
-/// The writer writes at once what waits for it, up to about this much.
-const WRITE_BYTES: usize = 1024 * 1024;
-/// What the writer holds while the disk refuses: denials go on being recorded until then, after that they are counted.
-const HELD_MAX: usize = 64 * 1024 * 1024;
 
 /// The way into the log. One per process; clones lead into the same one.
 #[derive(Clone)]
@@ -35,39 +34,48 @@ pub struct AuditSink {
     writable: Arc<AtomicBool>,
     required: bool,
     lost: Arc<AtomicU64>,
-}
-
-enum Message {
-    Lines(Vec<u8>),
-    Flush(SyncSender<()>),
+    /// Denials of an endpoint that this thread may write in a second.
+    budget: u32,
+    /// The log in OPA's form, if it is wanted.
+    events: Option<Arc<Events>>,
+    events_writable: Arc<AtomicBool>,
+    events_lost: Arc<AtomicU64>,
 }
 
 thread_local! {
-    static BUFFER: RefCell<Buffer> = const { RefCell::new(Buffer { lines: Vec::new(), since: None, usual: 0 }) };
+    static BUFFER: RefCell<Buffer> = RefCell::default();
     static IDS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
 }
 
 /// A thread's own lines, and when the first of them came.
+#[derive(Default)]
 struct Buffer {
     lines: Vec<u8>,
+    events: Vec<u8>,
     since: Option<Instant>,
     /// Bytes of the last hand-over: room for as many is made at once.
     usual: usize,
+    floods: Floods,
 }
 
 impl AuditSink {
     /// Opens the log for appending (0600) and starts the writer.
     ///
     /// # Errors
-    /// When the file cannot be opened.
-    pub fn open(path: &Path, required: bool) -> io::Result<Arc<Self>> {
-        let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    /// When a file cannot be opened.
+    pub fn open(config: &AuditConfig, node: &NodeConfig) -> io::Result<Arc<Self>> {
+        let (lost, events_lost) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
+        let log = Output::open(&config.file, &lost)?;
+        let beside = config.opa_file.as_ref().map(|file| Output::open(file, &events_lost)).transpose()?;
+        let events = beside.is_some().then(|| Events::new(&node.id)).transpose()?.map(Arc::new);
+        let writer = Writer::new(log, beside);
+        let (writable, events_writable) = (Arc::clone(&writer.log_writable), Arc::clone(&writer.events_writable));
         let (to_writer, from_threads) = sync_channel(QUEUE);
-        let writable = Arc::new(AtomicBool::new(true));
-        let lost = Arc::<AtomicU64>::default();
-        let writer = Writer { file, held: Vec::new(), writable: Arc::clone(&writable), lost: Arc::clone(&lost) };
         std::thread::Builder::new().name("audit".into()).spawn(move || writer.run(&from_threads))?;
-        Ok(Arc::new(Self { to_writer, writable, required, lost }))
+        let threads = u32::try_from(node.workers).unwrap_or(u32::MAX).max(1);
+        let budget = (config.denials_per_second / threads).max(1);
+        let required = config.required;
+        Ok(Arc::new(Self { to_writer, writable, required, lost, budget, events, events_writable, events_lost }))
     }
 
     /// Whether a new request may be allowed: the log can be written, or the operator said that it need not.
@@ -82,26 +90,56 @@ impl AuditSink {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Hands over this thread's lines if they are old enough. Each data-plane thread calls it every [`FLUSH_EVERY`].
+    /// What an operator should know of the log in OPA's form. It is a copy for collectors: what is missing in it is told,
+    /// and refuses nothing.
+    #[must_use]
+    pub fn events_warning(&self) -> Option<String> {
+        let lost = self.events_lost.load(Ordering::Relaxed);
+        let whole = self.events_writable.load(Ordering::Relaxed) && lost == 0;
+        let remedy = "free space on its disk, or move it; the audit log is another file";
+        (!whole).then(|| format!("[audit] opa_file cannot be written, {lost} events were lost; {remedy}"))
+    }
+
+    /// Hands over this thread's lines if they are old enough. Each thread that writes calls it every [`FLUSH_EVERY`].
     pub fn tick(&self) {
         BUFFER.with_borrow_mut(|buffer| {
             if buffer.since.is_some_and(|since| since.elapsed() >= FLUSH_EVERY) {
                 self.hand_over(buffer);
             }
+            self.hand_over_counted(&mut buffer.floods);
         });
     }
 
     /// Hands over this thread's lines and waits until everything handed over so far is in the file.
     pub fn flush(&self) {
-        BUFFER.with_borrow_mut(|buffer| self.hand_over(buffer));
+        BUFFER.with_borrow_mut(|buffer| {
+            self.hand_over(buffer);
+            self.hand_over_counted(&mut buffer.floods);
+        });
         let (done, wait) = sync_channel(1);
         if self.to_writer.send(Message::Flush(done)).is_ok() {
             let _ = wait.recv_timeout(Duration::from_secs(5));
         }
     }
 
+    /// To be awaited before a denial of this endpoint is told: lets others have their turn, for a refusal waits for nothing
+    /// else, and holds up whose denials are as many as may be written in a second until the next one.
+    pub async fn throttle(&self, pod: &PodUid) {
+        match BUFFER.with_borrow(|buffer| buffer.floods.rest(pod, self.budget)) {
+            Some(rest) => tokio::time::sleep(rest).await,
+            None => tokio::task::yield_now().await,
+        }
+    }
+
+    pub(super) fn has_events(&self) -> bool {
+        self.events.is_some()
+    }
+
     pub(super) fn write(&self, line: &Line, at_once: bool) {
         BUFFER.with_borrow_mut(|buffer| {
+            if buffer.floods.counts(line, self.budget) {
+                return;
+            }
             if buffer.lines.is_empty() {
                 buffer.lines.reserve(buffer.usual);
             }
@@ -109,6 +147,11 @@ impl AuditSink {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
             buffer.lines.push(b'\n');
+            if let Some(events) = &self.events
+                && events.write(line, &mut buffer.events).is_err()
+            {
+                self.events_lost.fetch_add(1, Ordering::Relaxed);
+            }
             let since = *buffer.since.get_or_insert_with(Instant::now);
             if at_once || buffer.lines.len() >= FLUSH_BYTES || since.elapsed() >= FLUSH_EVERY {
                 self.hand_over(buffer);
@@ -120,12 +163,12 @@ impl AuditSink {
         if buffer.lines.is_empty() {
             return;
         }
-        let lines = std::mem::take(&mut buffer.lines);
+        let (lines, events) = (std::mem::take(&mut buffer.lines), std::mem::take(&mut buffer.events));
         buffer.since = None;
         buffer.usual = lines.len().min(FLUSH_BYTES);
-        match self.to_writer.try_send(Message::Lines(lines)) {
+        match self.to_writer.try_send(Message::Lines(lines, events)) {
             Ok(()) => {}
-            Err(TrySendError::Full(Message::Lines(lines))) => self.keep(buffer, lines),
+            Err(TrySendError::Full(Message::Lines(lines, events))) => self.keep(buffer, lines, events),
             Err(_) => {
                 self.writable.store(false, Ordering::Relaxed);
                 self.lost.fetch_add(1, Ordering::Relaxed);
@@ -133,16 +176,29 @@ impl AuditSink {
         }
     }
 
+    fn hand_over_counted(&self, floods: &mut Floods) {
+        let counted = floods.take();
+        if counted.is_empty() {
+            return;
+        }
+        // The writer is behind: the sums go on growing here.
+        if let Err(TrySendError::Full(Message::Counted(counted))) = self.to_writer.try_send(Message::Counted(counted)) {
+            floods.put_back(counted);
+        }
+    }
+
     /// The writer is behind.
-    fn keep(&self, buffer: &mut Buffer, lines: Vec<u8>) {
+    fn keep(&self, buffer: &mut Buffer, lines: Vec<u8>, events: Vec<u8>) {
         if lines.len() > BEHIND {
             self.writable.store(false, Ordering::Relaxed);
         }
         if lines.len() > KEPT_MAX {
             self.lost.fetch_add(count_lines(&lines), Ordering::Relaxed);
+            self.events_lost.fetch_add(count_lines(&events), Ordering::Relaxed);
             return;
         }
         buffer.lines = lines;
+        buffer.events = events;
         buffer.since = Some(Instant::now());
     }
 }
@@ -166,81 +222,4 @@ fn random_prefix() -> u64 {
         return IDS.with(|ids| std::ptr::from_ref(ids) as u64) | 1;
     }
     (u64::from_le_bytes(bytes) & 0xffff_ffff_ffff) | 1
-}
-
-fn count_lines(lines: &[u8]) -> u64 {
-    lines.iter().filter(|byte| **byte == b'\n').count() as u64
-}
-
-/// The one thread that writes the file.
-struct Writer {
-    file: File,
-    held: Vec<u8>,
-    writable: Arc<AtomicBool>,
-    lost: Arc<AtomicU64>,
-}
-
-impl Writer {
-    fn run(mut self, from_threads: &Receiver<Message>) {
-        loop {
-            match from_threads.recv_timeout(Duration::from_millis(500)) {
-                Ok(message) => {
-                    let flush = self.gather(message, from_threads);
-                    self.write();
-                    if let Some(done) = flush {
-                        // Nobody waits any more: fine.
-                        let _ = done.send(());
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => self.write(),
-                Err(RecvTimeoutError::Disconnected) => return self.write(),
-            }
-        }
-    }
-
-    /// Takes what waits in the queue, so that a flood of short messages costs few writes. Stops at somebody who waits.
-    fn gather(&mut self, first: Message, more: &Receiver<Message>) -> Option<SyncSender<()>> {
-        let mut message = first;
-        let mut gathered = 0;
-        loop {
-            match message {
-                Message::Flush(done) => return Some(done),
-                Message::Lines(lines) => {
-                    gathered += lines.len();
-                    self.hold(&lines);
-                }
-            }
-            if gathered >= WRITE_BYTES {
-                return None;
-            }
-            message = more.try_recv().ok()?;
-        }
-    }
-
-    fn hold(&mut self, lines: &[u8]) {
-        if self.held.len() + lines.len() <= HELD_MAX {
-            self.held.extend_from_slice(lines);
-        } else {
-            self.lost.fetch_add(count_lines(lines), Ordering::Relaxed);
-        }
-    }
-
-    /// Writes what is held; what a full disk refuses stays held and is tried again.
-    fn write(&mut self) {
-        while !self.held.is_empty() {
-            match self.file.write(&self.held) {
-                Ok(written) => {
-                    self.held.drain(..written);
-                    self.writable.store(true, Ordering::Relaxed);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    if self.writable.swap(false, Ordering::Relaxed) {
-                        tracing::error!(%error, "the audit log cannot be written: new requests are refused until it can; free space on its disk");
-                    }
-                    return;
-                }
-            }
-        }
-    }
 }

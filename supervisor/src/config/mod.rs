@@ -127,6 +127,8 @@ pub struct PolicyConfig {
     pub store: PathBuf,
     /// How long an expired bundle is still served, with an alarm.
     pub stale_grace: Duration,
+    /// Least serial of a bundle, also for a store that has none.
+    pub min_serial: u64,
 }
 
 /// Where bundles come from: exactly one of `bundle` and `url`.
@@ -283,6 +285,10 @@ pub struct AuditConfig {
     pub file: PathBuf,
     /// What happens when it cannot be written: refuse new requests (default) or go on.
     pub required: bool,
+    /// The same decisions in the form of OPA's decision log. Best effort: it never refuses a request.
+    pub opa_file: Option<PathBuf>,
+    /// Denials of one endpoint that are written in a second; more are counted.
+    pub denials_per_second: u32,
 }
 
 /// `[admin]`

@@ -39,6 +39,10 @@ const FIRST_PORT: u32 = 15_000;
 const POLL_WAIT: Duration = Duration::from_secs(30);
 /// Longer than most proxies on the way let a connection be silent.
 const MAX_POLL_WAIT: Duration = Duration::from_mins(5);
+/// Denials of one endpoint that are written in a second: with a kilobyte each, a flood fills less than a gigabyte an hour.
+const DENIALS: u32 = 200;
+/// More than this is no limit.
+const MAX_DENIALS: u32 = 1_000_000;
 /// More threads than this is a typing error, not a machine.
 const MAX_WORKERS: u64 = 1024;
 
@@ -154,8 +158,9 @@ fn policy(document: &Document<'_>) -> Option<PolicyConfig> {
     let key_id = section.optional("key_id", value::key_id);
     let store = path(&mut section, "store", "write the path of a folder for the last good bundles");
     let stale_grace = section.optional("stale_grace", value::duration).unwrap_or(Duration::from_hours(24));
+    let min_serial = section.optional("min_serial", value::number(0..=u64::MAX)).unwrap_or(0);
     section.finish();
-    Some(PolicyConfig { source: source?, keys: keys?, key_id, store: store?, stale_grace })
+    Some(PolicyConfig { source: source?, keys: keys?, key_id, store: store?, stale_grace, min_serial })
 }
 
 fn bundle_source(section: &mut Section<'_>) -> Option<BundleSource> {
@@ -278,8 +283,13 @@ fn audit(document: &Document<'_>) -> Option<AuditConfig> {
     let mut section = document.section("audit");
     let file = path(&mut section, "file", "write the path of the audit log, such as \"audit.jsonl\"");
     let required = section.optional("required", value::flag).unwrap_or(true);
+    let opa_file = section.optional("opa_file", value::path).map(|path| section.path(path));
+    if opa_file.is_some() && opa_file == file {
+        section.refuse("opa_file", "is the audit log itself", "give it a file of its own, such as \"opa.jsonl\"");
+    }
+    let denials = section.optional("denials_per_second", value::id(1..=MAX_DENIALS)).unwrap_or(DENIALS);
     section.finish();
-    Some(AuditConfig { file: file?, required })
+    Some(AuditConfig { file: file?, required, opa_file, denials_per_second: denials })
 }
 
 fn admin(document: &Document<'_>) -> Option<AdminConfig> {

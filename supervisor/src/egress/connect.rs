@@ -31,6 +31,7 @@ pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>) -> Res
     let opened = match opened {
         Ok(opened) => opened,
         Err(reason) => {
+            guest.egress.audit.throttle(&guest.spec.pod_uid).await;
             end_gently::<Prefixed>(hyper::upgrade::on(request));
             return close(refusal(&mut record, reason, Some(&format!("CONNECT {target}")), Form::Problem));
         }

@@ -126,8 +126,7 @@ impl Connection {
             Ok(ready) => ready,
             Err(reason) => {
                 record.deny(reason);
-                // A refusal waits for nothing: without this a flood of them would take turn after turn.
-                tokio::task::yield_now().await;
+                self.guest.egress.audit.throttle(&self.guest.spec.pod_uid).await;
                 return Ok(refusal(&mut record, reason, Some(&call), Form::Problem));
             }
         };

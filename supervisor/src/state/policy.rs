@@ -43,3 +43,30 @@ impl PolicyCell {
         self.changed.subscribe()
     }
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::sync::Arc;
+
+    use nova_policy::bundle::{self, KeyPair, SigningKey, VerifyKeys, VerifyOptions};
+    use nova_policy::data::{NodeData, SCHEMA};
+    use nova_policy::engine::Policy;
+    use nova_policy::publish::{Publish, bundle_of};
+
+    const NOW: u64 = 1_800_000_000;
+
+    /// A policy with these rules, signed and verified as any other.
+    pub(crate) fn policy(serial: u64, data: NodeData) -> Arc<Policy> {
+        let pair = KeyPair::es256().expect("a key");
+        let key = SigningKey::from_pem(pair.private_pem.as_bytes()).expect("a signing key");
+        let data = NodeData { schema: SCHEMA, node: "n".to_owned(), trust_domain: "t".to_owned(), ..data };
+        let how = Publish { key: &key, key_id: "k", serial, now: NOW, expires_in: 3600 };
+        let bytes = bundle_of(&data, &how).expect("a bundle");
+        let mut keys = VerifyKeys::default();
+        keys.insert("k", pair.algorithm, &pair.public_pem);
+        let options =
+            VerifyOptions { keys: &keys, key_id: None, scope: "n", now: NOW, stale_grace: 0, newer_than: None };
+        let bundle = bundle::verify(&bytes, &options).expect("it verifies");
+        Arc::new(Policy::load(bundle).expect("it loads"))
+    }
+}

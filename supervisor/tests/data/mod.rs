@@ -150,6 +150,9 @@ pub struct Plan {
     pub sections: String,
     /// Makes files of the node's folder before it starts.
     pub prepare: fn(&std::path::Path, &DevCa),
+    /// More lines of `[policy]` and of `[audit]`.
+    pub policy: &'static str,
+    pub audit: &'static str,
 }
 
 impl Default for Plan {
@@ -163,6 +166,8 @@ impl Default for Plan {
             identity: String::new(),
             sections: String::new(),
             prepare: |_, _| {},
+            policy: "",
+            audit: "",
         }
     }
 }
@@ -273,8 +278,12 @@ impl Node {
 
     /// Compiles, signs and puts a bundle in place; returns when it decides.
     pub fn publish(&self, rules: &str) -> u64 {
+        self.publish_until(rules, 3600)
+    }
+
+    pub fn publish_until(&self, rules: &str, expires_in: u64) -> u64 {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed) + 1;
-        self.put_bundle(&self.bundle(serial, rules));
+        self.put_bundle(&self.bundle_until(serial, rules, expires_in));
         until("the bundle is active", || {
             self.ask(&json!({"op": "policy"}))
                 .is_some_and(|answer| answer.to_string().contains(&format!("node-1@{serial}\"")))
@@ -283,6 +292,11 @@ impl Node {
     }
 
     pub fn bundle(&self, serial: u64, rules: &str) -> Vec<u8> {
+        self.bundle_until(serial, rules, 3600)
+    }
+
+    /// A bundle that is good for so many seconds.
+    pub fn bundle_until(&self, serial: u64, rules: &str, expires_in: u64) -> Vec<u8> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
         let load = |name: &str| match name {
             "partner-ca.pem" => Ok(self.partner.certificate_pem().into_bytes()),
@@ -294,7 +308,7 @@ impl Node {
             SourceText { file: "endpoints.yaml", text: &self.endpoints.lock().expect("no panic") },
             &Options { node: "node-1".to_owned(), lab: true },
             &load,
-            &Publish { key: &self.key, key_id: "release", serial, now, expires_in: 3600 },
+            &Publish { key: &self.key, key_id: "release", serial, now, expires_in },
         )
         .unwrap_or_else(|error| panic!("the rules of a test compile: {error}"))
     }
@@ -467,13 +481,14 @@ fn config_text(net: &str, plan: &Plan, ca_fd: i32) -> String {
             format!("\"{name}\" = [{}]", list.join(", "))
         })
         .collect();
+    let (policy, audit) = (plan.policy, plan.audit);
     let (identity, sections) = (&plan.identity, plan.sections.replace("NET", net));
     let lab = if plan.lab { "[lab]\nallow_destinations = [\"127.0.0.0/8\"]\n" } else { "" };
     format!(
         "[node]\nid = \"node-1\"\nmode = \"dev\"\nworkers = 2\n[endpoints]\nfile = \"endpoints.yaml\"\n\
-         [policy]\nbundle = \"bundle.tar.gz\"\nkeys = \"keys.json\"\nstore = \"store\"\n\
+         [policy]\nbundle = \"bundle.tar.gz\"\nkeys = \"keys.json\"\nstore = \"store\"\n{policy}\n\
          [identity]\nsource = \"dev\"\nca_fd = {ca_fd}\n{identity}[guests]\nroot = \"guests\"\n[routes]\nmode = \"none\"\n\
-         [resolver]\nhosts = {{ {} }}\n[audit]\nfile = \"audit.jsonl\"\n[admin]\nsocket = \"admin.sock\"\n{lab}{sections}",
+         [resolver]\nhosts = {{ {} }}\n[audit]\nfile = \"audit.jsonl\"\n{audit}\n[admin]\nsocket = \"admin.sock\"\n{lab}{sections}",
         hosts.join(", ")
     )
 }

@@ -66,8 +66,7 @@ async fn answer(
     Ok(match connection.prepare(request, call) {
         Ok(ready) => connection.forward(ready, call).await,
         Err(refusal) => {
-            // A refusal waits for nothing: without this a flood of them would take turn after turn.
-            tokio::task::yield_now().await;
+            connection.ingress.audit.throttle(&connection.spec.pod_uid).await;
             *refusal
         }
     })

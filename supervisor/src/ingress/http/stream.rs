@@ -54,8 +54,7 @@ async fn answer(
             poll_fn(|cx| unless_reset(respond.poll_reset(cx), || forwarding.as_mut().poll(cx))).await?
         }
         Err(refusal) => {
-            // A refusal waits for nothing: without this a flood of them would take turn after turn.
-            tokio::task::yield_now().await;
+            connection.ingress.audit.throttle(&connection.spec.pod_uid).await;
             *refusal
         }
     };
