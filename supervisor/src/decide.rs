@@ -18,6 +18,9 @@ use crate::reason::Reason;
 use crate::state::policy::PolicyCell;
 use memory::Memory;
 
+/// A credential was to go to a host that its declaration does not list.
+const WRONG_HOST: &str = "credential_host";
+
 /// Permission for exactly what its input says, on the bundle that decided it.
 #[must_use = "a permit that opens nothing was asked for in vain"]
 #[derive(Clone)]
@@ -82,7 +85,7 @@ impl Decider {
             record.undecided(Reason::AuditUnavailable);
             return Err(Reason::AuditUnavailable);
         }
-        let (input, decision) = self.answer(&policy, input);
+        let (input, decision) = self.answer(&policy, record.pod_uid().as_str(), input);
         record.decided(&policy, &input, &decision);
         let reason = reason_of(decision.reason);
         let verdict = match (decision.allow, decision.would_deny) {
@@ -91,26 +94,36 @@ impl Decider {
             (true, false) => Verdict::Allow,
         };
         record.verdict(verdict, reason, &decision.rule_id, &decision.credential);
+        if !credential_may_go(&policy, &input, &decision) {
+            record.deny(Reason::CredentialUnavailable);
+            record.detail(WRONG_HOST);
+            return Err(Reason::CredentialUnavailable);
+        }
         if decision.allow { Ok(Permit { input, decision, policy }) } else { Err(reason) }
     }
 
-    /// Whether the policy of now still grants what `permit` was given for.
+    /// Whether nothing takes back what `permit` was given for. Only a policy can: while there is none, nothing new is
+    /// allowed, and what is open stays.
     #[must_use]
     pub fn still_allows(&self, permit: &Permit) -> bool {
-        let Some(policy) = self.current() else { return false };
+        let Some(policy) = self.current() else { return true };
         // A decision is a function of bundle and input: on the same bundle it is the same.
-        Arc::ptr_eq(&policy, &permit.policy) || self.evaluate(&policy, &permit.input).allow
+        if Arc::ptr_eq(&policy, &permit.policy) {
+            return true;
+        }
+        let decision = self.evaluate(&policy, &permit.input);
+        decision.allow && credential_may_go(&policy, &permit.input, &decision)
     }
 
     /// What the engine says, or said of the same input and bundle before: asked anew it costs more than all the rest that
     /// happens to a request in this process.
-    fn answer(&self, policy: &Arc<Policy>, input: Input) -> (Arc<Input>, Decision) {
-        if let Some(known) = self.memory.borrow().recall(&input) {
+    fn answer(&self, policy: &Policy, endpoint: &str, input: Input) -> (Arc<Input>, Decision) {
+        if let Some(known) = self.memory.borrow_mut().recall(endpoint, &input) {
             return known;
         }
         let decision = self.evaluate(policy, &input);
         let input = Arc::new(input);
-        self.memory.borrow_mut().keep(&input, &decision);
+        self.memory.borrow_mut().keep(endpoint, &input, &decision);
         (input, decision)
     }
 
@@ -129,19 +142,8 @@ pub fn verdict_of(policy: &Policy, input: &Input) -> Decision {
     Evaluator::new().decide(policy, input)
 }
 
-/// Resolves when an open stream of bytes must end. It stays while no decision is possible: no bundle says that it may not.
-/// New ones are refused meanwhile.
+/// Resolves when what was granted by `permit` must end. A drain lets it finish.
 pub async fn until_revoked(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Reason {
-    loop {
-        let reason = until_cut(cut, decider, permit).await;
-        if reason != Reason::PolicyRevoked || decider.current().is_some() {
-            return reason;
-        }
-    }
-}
-
-/// Resolves when what was granted by `permit`, and is not open yet, must not be opened. A drain lets it finish.
-pub async fn until_cut(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Reason {
     loop {
         match cut.next().await {
             // Also the first event of every watch: the policy may have changed while the destination was dialled.
@@ -152,6 +154,17 @@ pub async fn until_cut(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Rea
             Event::Draining | Event::PeerEnding(_) => {}
         }
     }
+}
+
+/// Whether the credential that a rule asks for may be shown to where the call goes. The compiler sees to it; a bundle that
+/// somebody else made must not be able to send a secret elsewhere.
+fn credential_may_go(policy: &Policy, input: &Input, decision: &Decision) -> bool {
+    if decision.credential.is_empty() {
+        return true;
+    }
+    let declared = policy.data().credentials.get(&*decision.credential);
+    let host = input.dest_host().unwrap_or_default();
+    declared.is_some_and(|declared| declared.hosts.iter().any(|listed| listed == host))
 }
 
 fn reason_of(reason: DecisionReason) -> Reason {

@@ -13,7 +13,7 @@ use super::{Guest, http};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::copy;
-use crate::decide::{Permit, until_cut, until_revoked};
+use crate::decide::{Permit, until_revoked};
 use crate::dial::Upstream;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
@@ -90,7 +90,7 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
     let opening = first::exchange(caller, upstream.stream, &host, to_workload);
     let opening = tokio::select! {
         biased;
-        reason = until_cut(&mut cut, &guest.egress.decider, &permit) => return record.close(reason),
+        reason = until_revoked(&mut cut, &guest.egress.decider, &permit) => return record.close(reason),
         opening = opening => opening,
     };
     record.bytes(0, opening.to_caller);

@@ -77,13 +77,7 @@ impl Node {
     pub fn at(clock: SystemTime) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let pair = KeyPair::es256().expect("a key");
-        let config = PolicyConfig {
-            source: BundleSource::File(dir.path().join("bundle.tar.gz")),
-            keys: dir.path().join("keys.json"),
-            key_id: None,
-            store: dir.path().join("store"),
-            stale_grace: Duration::from_secs(HOUR),
-        };
+        let config = config_in(dir.path());
         let node = Self {
             file: dir.path().join("bundle.tar.gz"),
             key: SigningKey::from_pem(pair.private_pem.as_bytes()).expect("a signing key"),
@@ -121,6 +115,13 @@ impl Node {
         signed_at(self.clock, &self.key, NODE, serial, rules, expires_in)
     }
 
+    /// A bundle of compiled rules, whatever they are.
+    pub fn signed(&self, serial: u64, data: &nova_policy::data::NodeData) -> Vec<u8> {
+        let now = seconds(self.clock);
+        let how = Publish { key: &self.key, key_id: KEY_ID, serial, now, expires_in: 24 * HOUR };
+        publish::bundle_of(data, &how).expect("a bundle")
+    }
+
     /// Puts a bundle in place as publishers do.
     pub fn publish(&self, bytes: &[u8]) {
         put(&self.file, bytes);
@@ -149,6 +150,23 @@ impl Node {
     pub fn stored_path(&self, serial: u64) -> PathBuf {
         self.config.store.join(format!("bundle-{serial}.tar.gz"))
     }
+}
+
+/// The configuration of a node whose files are in `dir`.
+pub fn config_in(dir: &Path) -> PolicyConfig {
+    PolicyConfig {
+        source: BundleSource::File(dir.join("bundle.tar.gz")),
+        keys: dir.join("keys.json"),
+        key_id: None,
+        store: dir.join("store"),
+        stale_grace: Duration::from_secs(HOUR),
+        min_serial: 0,
+    }
+}
+
+/// A feed of such a node that has not started and tells nobody.
+pub fn feed_in(dir: &Path, cell: Arc<PolicyCell>) -> BundleFeed {
+    BundleFeed::open(&config_in(dir), NODE, cell, Box::new(|_| {})).expect("a store of our own")
 }
 
 pub fn signed(key: &SigningKey, node: &str, serial: u64, rules: &str, expires_in: u64) -> Vec<u8> {

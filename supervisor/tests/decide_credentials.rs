@@ -1,0 +1,91 @@
+//! A bundle that is well signed, and sends a credential where its declaration does not allow it.
+
+mod bundles_support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bundles_support::{NODE, Node, now};
+use nova_policy::data::NodeData;
+use nova_policy::host::Host;
+use nova_policy::input::Input;
+use nova_policy::path::CanonicalPath;
+use nova_proto::ids::{BootToken, PodUid, SpiffeId, TenantId, WorkloadId};
+use nova_supervisor::audit::{AuditSink, Kind, Record};
+use nova_supervisor::bundles::Outcome;
+use nova_supervisor::config::{AuditConfig, Mode, NodeConfig};
+use nova_supervisor::decide::Decider;
+use nova_supervisor::reason::Reason;
+use nova_supervisor::state::endpoint::{Backend, EndpointLimits, EndpointSpec};
+use serde_json::{Value, json};
+
+/// x may call pay.example with a credential. `hosts` are what its declaration lists.
+fn rules(hosts: &Value) -> NodeData {
+    let rule = json!({"id": "x-to-pay", "rank": 1, "methods": {"GET": true}, "prefix": ["/"], "credential": "pay-key"});
+    let target = json!({"kind": "external", "host": "pay.example", "port": 443, "tls": "originate"});
+    let data = json!({
+        "schema": 1, "node": NODE, "trust_domain": "prod.example", "ingress": {}, "external_cas": {},
+        "egress": {"x": {"exact": {"pay.example:443": [rule]}}},
+        "targets": {"x": {"x-to-pay": [target]}},
+        "workloads": {"x": {"tenant": "t", "spiffe_id": "spiffe://prod.example/t/t/w/x"}},
+        "credentials": {"pay-key": {"form": "bearer", "hosts": hosts, "owner": "security"}},
+    });
+    serde_json::from_value(data).expect("the data of a bundle")
+}
+
+fn spec() -> Arc<EndpointSpec> {
+    Arc::new(EndpointSpec {
+        workload: WorkloadId::new("x").expect("an id"),
+        tenant: TenantId::new("t").expect("an id"),
+        spiffe_id: SpiffeId::new("spiffe://prod.example/t/t/w/x").expect("an id"),
+        pod_uid: PodUid::new("pod-x").expect("an id"),
+        generation: 1,
+        ip: [10, 64, 3, 11].into(),
+        backend: Backend::Vsock { cid: 5 },
+        ports: Vec::new(),
+        dependencies: Vec::new(),
+        boot_token: BootToken([1; 16]),
+        drain_timeout: Duration::ZERO,
+        limits: EndpointLimits { max_connections: 1, max_handshakes: 1 },
+    })
+}
+
+/// What the node says of x calling pay.example under these rules, and its audit line.
+fn decided(hosts: &Value) -> (Option<Reason>, Value) {
+    let node = Node::new();
+    let feed = node.feed();
+    assert_eq!(feed.offer(&node.signed(1, &rules(hosts)), now()), Outcome::Activated(1), "well signed, it is taken");
+    let file = node.dir.path().join("audit.jsonl");
+    let audit = AuditConfig { file: file.clone(), required: true, opa_file: None, denials_per_second: 100 };
+    let config = NodeConfig {
+        id: NODE.to_owned(),
+        mode: Mode::Production,
+        instance: "a".to_owned(),
+        slot: 0,
+        workers: 1,
+        run_as: None,
+    };
+    let sink = AuditSink::open(&audit, &config).expect("a log");
+    let decider = Decider::new(Arc::clone(&node.cell), Arc::clone(&sink));
+    let host = Host::parse("pay.example").expect("a host");
+    let path = CanonicalPath::parse(b"/v1").expect("a path");
+    let mut record = Record::open(&sink, Kind::Request, "egress", &spec());
+    let refused = decider.decide(Input::egress_request("x", &host, 443, "GET", &path), &mut record).err();
+    drop(record);
+    sink.flush();
+    let line = std::fs::read_to_string(&file).expect("the log");
+    (refused, serde_json::from_str(line.trim()).expect("one line"))
+}
+
+// covers: B1h
+#[test]
+fn a_credential_goes_nowhere_that_its_declaration_does_not_list() {
+    for hosts in [json!(["other.example"]), json!([]), json!(["*.example"]), json!(["example"])] {
+        let (refused, line) = decided(&hosts);
+        assert_eq!(refused, Some(Reason::CredentialUnavailable), "{hosts}");
+        assert_eq!((&line["verdict"], &line["detail"]), (&json!("deny"), &json!("credential_host")), "{hosts}: {line}");
+        assert_eq!((&line["rule"], &line["credential"]), (&json!("x-to-pay"), &json!("pay-key")), "{line}");
+    }
+    let (_, line) = decided(&json!(["other.example", "pay.example"]));
+    assert!(line["detail"].is_null(), "where it may go, this is no reason against it: {line}");
+}
