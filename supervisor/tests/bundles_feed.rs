@@ -207,6 +207,7 @@ fn a_stored_bundle_under_another_name_is_refused() {
 }
 
 // covers: A5b
+// covers: B7e
 #[test]
 fn an_expired_bundle_is_never_activated_from_its_file() {
     let node = Node::new();
@@ -218,6 +219,7 @@ fn an_expired_bundle_is_never_activated_from_its_file() {
 }
 
 // covers: A5b
+// covers: B7e
 #[test]
 fn an_active_bundle_past_its_expiry_decides_for_its_grace_and_not_longer() {
     let node = Node::new();
@@ -307,6 +309,40 @@ fn a_store_that_others_may_write_to_is_refused() {
     fs::set_permissions(&node.config.store, fs::Permissions::from_mode(0o770)).expect("chmod");
     let opened = BundleFeed::open(&node.config, "node-1", Arc::clone(&node.cell), Box::new(|_| {}));
     assert!(matches!(opened, Err(StoreError::Unsafe { .. })));
+}
+
+/// An attacker who may write the bundle file puts an old bundle there, still well signed and not expired.
+// covers: B7f
+#[test]
+fn an_old_bundle_is_refused_by_the_mark_its_expiry_and_the_least_serial_of_a_wiped_node() {
+    let (mut node, feed) = node_with_5();
+    let old = node.bundle_until(3, ALSO_B, 10 * HOUR);
+    assert_refused(&node, &feed, &old, "older_serial");
+    drop(feed);
+    // The mark outlives the process, and the expiry of everything that is stored.
+    node.cell.activate(None);
+    let feed = node.feed();
+    assert_eq!(feed.start(later(9 * HOUR)), Outcome::Refused("older_serial"));
+    assert_eq!(node.active(), Some(5));
+    drop(feed);
+    // A wiped store has forgotten the mark. What has expired is refused all the same, and what the operator says.
+    fs::remove_dir_all(&node.config.store).expect("wiped");
+    node.cell.activate(None);
+    let feed = node.feed();
+    assert_eq!(feed.start(later(10 * HOUR)), Outcome::Refused("expired"));
+    drop(feed);
+    node.config.min_serial = 5;
+    let feed = node.feed();
+    assert_eq!(feed.start(now()), Outcome::Refused("older_serial"));
+    assert_eq!((node.active(), node.stored().len()), (None, 0));
+    node.publish(&node.bundle(5, ONLY_A));
+    assert_eq!(feed.poll(now()), Outcome::Activated(5));
+    drop(feed);
+    // And what is stored is no way around it.
+    node.config.min_serial = 6;
+    node.cell.activate(None);
+    assert_eq!(node.feed().start(now()), Outcome::Refused("older_serial"));
+    assert_eq!(node.active(), None);
 }
 
 // covers: A5b

@@ -56,6 +56,7 @@ pub struct BundleFeed {
     timing: Timing,
     keys: PathBuf,
     grace: Duration,
+    min_serial: u64,
     on_activate: OnActivate,
     /// One change at a time.
     work: Mutex<Seen>,
@@ -89,6 +90,7 @@ impl BundleFeed {
             timing: Timing::default(),
             keys: config.keys.clone(),
             grace: config.stale_grace,
+            min_serial: config.min_serial,
             on_activate,
             work: Mutex::default(),
             state: Mutex::default(),
@@ -212,7 +214,8 @@ impl BundleFeed {
             Ok(serials) => serials,
             Err(error) => return self.refused(&Refusal::Store(error), now),
         };
-        lock(&self.state).mark = serials.first().copied().unwrap_or_default();
+        // A store that was wiped has forgotten how far it was; the operator may know.
+        lock(&self.state).mark = serials.first().copied().unwrap_or_default().max(self.min_serial);
         let mut outcome = Outcome::Unchanged;
         for serial in serials {
             match self.read_stored(serial, now) {
@@ -228,6 +231,9 @@ impl BundleFeed {
 
     /// A stored bundle was active before, so it still has its grace.
     fn read_stored(&self, serial: u64, now: SystemTime) -> Result<Policy, Refusal> {
+        if serial < self.min_serial {
+            return Err(Refusal::Serial { offered: serial, wanted: self.min_serial });
+        }
         let bytes = self.store.read(serial).map_err(Refusal::Read)?;
         let bundle = self.verifier.check(&bytes, now, self.grace)?;
         match verifier::serial(&bundle)? {
