@@ -270,6 +270,69 @@ fn explain_takes_a_call_from_options_or_as_json() {
     assert_eq!(output.status.code(), Some(2));
 }
 
+/// A pair as people write it: both ends live here, so each is asked and may refuse.
+// covers: B11c
+// covers: B11d
+#[test]
+fn a_pair_is_explained_at_both_ends_on_todays_and_on_earlier_rules() {
+    let served = Served::start();
+    let read_b = "x -> b GET /v1/things";
+    let answer = served.ask(&json!({"op": "explain_pair", "pair": read_b}));
+    assert_eq!(answer["error"]["code"], "no_policy", "{answer}");
+    served.publish(5, ONLY_A);
+    served.publish(6, ALSO_B);
+    for bad in ["x b", "x -> ", "-> b", "x -> b GET ../y", "x -> b GET"] {
+        let answer = served.ask(&json!({"op": "explain_pair", "pair": bad}));
+        assert_eq!(answer["error"]["code"], "bad_input", "{bad}: {answer}");
+    }
+    let answer = served.ask(&json!({"op": "explain_pair", "pair": read_b, "revision": "node-1@1"}));
+    assert_eq!(answer["error"]["code"], "not_found", "{answer}");
+
+    let ends = served.ask(&json!({"op": "explain_pair", "pair": read_b}))["result"].clone();
+    let ends = ends.as_array().expect("both ends");
+    let directions: Vec<_> = ends.iter().map(|end| end["input"]["direction"].as_str().expect("a direction")).collect();
+    assert_eq!(directions, ["egress", "ingress"]);
+    for end in ends {
+        let explained = &end["explanation"];
+        assert_eq!((&explained["verdict"], &explained["rule"]), (&json!("allow"), &json!("x-to-b")), "{end}");
+        assert_eq!(explained["revision"], "node-1@6", "{end}");
+    }
+    let before = served.ask(&json!({"op": "explain_pair", "pair": read_b, "revision": "node-1@5"}))["result"].clone();
+    for end in before.as_array().expect("both ends") {
+        let explained = &end["explanation"];
+        assert_eq!((&explained["verdict"], &explained["reason"]), (&json!("deny"), &json!("no_grant")), "{end}");
+        assert!(!explained["hint"].as_str().unwrap_or_default().is_empty(), "what would have allowed it: {end}");
+    }
+    let wrong =
+        served.ask(&json!({"op": "explain_pair", "pair": "x -> service-a DELETE /v1/orders/1"}))["result"].clone();
+    for end in wrong.as_array().expect("both ends") {
+        let rule = &end["explanation"]["rules"][0];
+        let failed: Vec<_> =
+            rule["tests"].as_array().expect("tests").iter().filter(|test| test["ok"] == false).collect();
+        assert!(rule["rule"] == "x-to-a" && failed.len() == 1 && failed[0]["test"] == "method", "{end}");
+    }
+}
+
+// covers: B11d
+#[test]
+fn the_command_explains_a_pair_as_text_and_as_one_object() {
+    let served = Served::start();
+    served.publish(5, ONLY_A);
+    served.publish(6, ALSO_B);
+    let output = served.cli(&["explain", "x -> b GET /v1/things"]);
+    assert_eq!(output.status.code(), Some(0), "{}", error_text(&output));
+    let said = text(&output);
+    assert_eq!(said.matches("allow (rule x-to-b) on node-1@6").count(), 2, "{said}");
+    assert!(said.contains("egress") && said.contains("ingress") && said.is_ascii(), "{said}");
+    let output = served.cli(&["explain", "--json", "--revision", "node-1@5", "x -> b GET /v1/things"]);
+    let ends: Value = serde_json::from_str(&text(&output)).expect("--json prints one value");
+    let verdicts: Vec<_> = ends.as_array().expect("ends").iter().map(|end| &end["explanation"]["verdict"]).collect();
+    assert_eq!(verdicts, [&json!("deny"), &json!("deny")], "{ends}");
+    let output = served.cli(&["explain", "x b"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error_text(&output).contains("remedy"), "{}", error_text(&output));
+}
+
 // covers: A9b
 #[test]
 fn replay_gives_another_verdict_after_the_rules_changed() {
@@ -335,6 +398,7 @@ fn replay_of_what_was_never_decided_is_refused() {
     assert!(error_text(&output).contains("remedy"), "{}", error_text(&output));
 }
 
+// covers: B7e
 #[test]
 fn the_node_is_not_ready_without_a_policy_or_an_audit_log() {
     let served = Served::start();

@@ -19,7 +19,7 @@ fn node() -> Node {
 fn events(node: &Node) -> Vec<Value> {
     let text = std::fs::read_to_string(node.dir.path().join("opa.jsonl")).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("not JSON: {line}"))).collect()
+    whole.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 /// Calls of every kind, granted and denied; then every connection is over.
@@ -126,8 +126,8 @@ fn the_events_have_the_names_that_real_opa_writes() {
     let mut theirs = Value::Null;
     until("OPA has logged it", || {
         let text = std::fs::read_to_string(dir.path().join("opa.log")).unwrap_or_default();
-        let logged = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-        theirs = logged.filter(|line| line["decision_id"].is_string()).last().unwrap_or_default();
+        let mut logged = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        theirs = logged.rfind(|line| line["decision_id"].is_string()).unwrap_or_default();
         theirs.is_object()
     });
     let names = |value: &Value| value.as_object().expect("an object").keys().cloned().collect::<BTreeSet<_>>();

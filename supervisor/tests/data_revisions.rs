@@ -35,7 +35,7 @@ rules:
 }
 
 fn name(parity: u64) -> &'static str {
-    if parity % 2 == 0 { "even" } else { "odd" }
+    if parity.is_multiple_of(2) { "even" } else { "odd" }
 }
 
 /// Paths that a caller asked for, and the status that it got.
