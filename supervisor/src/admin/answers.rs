@@ -81,6 +81,7 @@ fn port(port: &PortSpec) -> String {
     let protocol = match port.protocol {
         Protocol::Raw => "tcp",
         Protocol::Http => "http",
+        Protocol::Grpc => "grpc",
     };
     format!("{}:{}/{mode}/{protocol}", port.name, port.port)
 }

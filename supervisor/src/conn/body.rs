@@ -1,7 +1,9 @@
 //! Bodies on their way through: counted, and tied to what must happen at their end.
 
+mod error;
 mod reply;
 mod request;
 
+pub use self::error::BodyError;
 pub use self::reply::{Forwarded, InFlight, Lease, ReplyBody};
-pub use self::request::{BodyError, Inbound, Meter, RequestBody};
+pub use self::request::{Inbound, Meter, RequestBody};

@@ -8,6 +8,7 @@ use hyper::body::Incoming;
 use crate::audit::Record;
 use crate::conn::body::{Forwarded, InFlight, Meter, ReplyBody, RequestBody};
 use crate::dial::{HttpUpstream, Pool, PoolLease, SendFailure, send};
+use crate::gate::{Limits, check_answer};
 use crate::headers::strip_response_headers;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
@@ -67,7 +68,7 @@ async fn exchange(
         }
     }
     // Boxed: dialling is rare and its state is large, and hyper copies the future of every request into its place.
-    let mut upstream = Box::pin(async { HttpUpstream::start(open(record).await?).await }).await?;
+    let mut upstream = Box::pin(pool.open(open(record))).await?;
     match send(&mut upstream, request, meter).await {
         Ok(response) => Ok((checked(response, record)?, upstream)),
         Err(SendFailure::Failed(reason)) => Err(reason),
@@ -80,8 +81,15 @@ fn checked(response: Response<Incoming>, record: &mut Record) -> Result<Response
     if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
         return Err(Reason::UpstreamMalformed);
     }
-    record.status(response.status().as_u16());
-    Ok(response)
+    let (head, body) = response.into_parts();
+    if head.version == http::Version::HTTP_2
+        && let Err(refusal) = check_answer(&head, &Limits::default())
+    {
+        record.detail(refusal.as_str());
+        return Err(Reason::UpstreamMalformed);
+    }
+    record.status(head.status.as_u16());
+    Ok(Response::from_parts(head, body))
 }
 
 fn answer(response: Response<Incoming>, body: impl FnOnce(Incoming) -> Forwarded) -> Response<ReplyBody> {

@@ -1,14 +1,17 @@
-//! An HTTP/1.1 connection to an upstream or a guest's app, behind the gate.
+//! HTTP to an upstream or a guest's app: one exchange at a time on a connection of HTTP/1.1 behind the gate, or many on one
+//! of HTTP/2.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use super::pool::Pool;
+use super::shared::{Place, Shared};
 use crate::conn::body::{Lease, Meter, RequestBody};
 use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Limits};
@@ -17,13 +20,27 @@ use crate::reason::Reason;
 
 /// From the last byte of a request to the head of its answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(300);
+/// The same for gRPC: a call that watches something may say nothing for long, and its caller sets a deadline of its own.
+const CALL_DEADLINE: Duration = Duration::from_secs(3600);
 /// A pooled connection whose last exchange has not left it after this long is stuck behind its peer.
 const READY_DEADLINE: Duration = Duration::from_millis(100);
 
-/// A connection that can carry one exchange at a time.
-pub struct HttpUpstream {
-    sender: SendRequest<RequestBody>,
-    gate: GateHandle,
+/// What the other side understands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Speaks {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2 without asking first: apps of gRPC.
+    Http2,
+}
+
+/// A connection that can carry one exchange, or a place on one that carries many.
+pub struct HttpUpstream(Kind);
+
+enum Kind {
+    Http1 { sender: SendRequest<RequestBody>, gate: GateHandle },
+    Http2 { shared: Shared, _place: Place },
 }
 
 impl HttpUpstream {
@@ -31,19 +48,31 @@ impl HttpUpstream {
     ///
     /// # Errors
     /// The reason for the record.
-    pub async fn start(stream: Stream) -> Result<Self, Reason> {
+    pub(super) async fn http1(stream: Stream) -> Result<Self, Reason> {
         let io = GatedIo::client(stream, Limits::default());
         let gate = io.handle();
         let (sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(|_| Reason::UpstreamClosed)?;
         // Ends when the sender is dropped or the other side closes; its error is that of the exchange in progress.
         tokio::task::spawn_local(async move { drop(connection.await) });
-        Ok(Self { sender, gate })
+        Ok(Self(Kind::Http1 { sender, gate }))
+    }
+
+    pub(super) fn http2(shared: &Shared) -> Option<Self> {
+        Some(Self(Kind::Http2 { _place: shared.place()?, shared: shared.clone() }))
     }
 
     /// Whether another exchange may start on it, now or as soon as hyper has seen the end of the last one.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        !self.sender.is_closed() && self.gate.is_reusable()
+        match &self.0 {
+            Kind::Http1 { sender, gate } => !sender.is_closed() && gate.is_reusable(),
+            Kind::Http2 { shared, .. } => shared.is_open(),
+        }
+    }
+
+    /// Whether its place is given back by dropping it, not by keeping it.
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.0, Kind::Http2 { .. })
     }
 }
 
@@ -65,29 +94,53 @@ pub async fn send(
     request: Request<RequestBody>,
     meter: &Meter,
 ) -> Result<Response<Incoming>, SendFailure> {
-    if !upstream.sender.is_ready() {
-        let ready = tokio::time::timeout(READY_DEADLINE, upstream.sender.ready()).await;
-        if !matches!(ready, Ok(Ok(()))) {
-            return Err(SendFailure::Unsent(Box::new(request)));
+    match &mut upstream.0 {
+        Kind::Http1 { sender, gate } => {
+            if !sender.is_ready() {
+                let ready = tokio::time::timeout(READY_DEADLINE, sender.ready()).await;
+                if !matches!(ready, Ok(Ok(()))) {
+                    return Err(SendFailure::Unsent(Box::new(request)));
+                }
+            }
+            let answer = answer_in_time(sender.try_send_request(request), meter, ANSWER_DEADLINE).await;
+            answered(answer, || gate.refusal().is_some())
+        }
+        Kind::Http2 { shared, .. } => {
+            let answer = answer_in_time(shared.sender.try_send_request(request), meter, CALL_DEADLINE).await;
+            shared.answered();
+            answered(answer, || false)
         }
     }
-    let sending = upstream.sender.try_send_request(request);
-    match answer_in_time(sending, meter).await {
+}
+
+fn answered(
+    answer: Option<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>,
+    is_malformed: impl Fn() -> bool,
+) -> Result<Response<Incoming>, SendFailure> {
+    match answer {
         None => Err(SendFailure::Failed(Reason::UpstreamTimeout)),
         Some(Ok(response)) => Ok(response),
         Some(Err(mut error)) => Err(match error.take_message() {
             Some(request) => SendFailure::Unsent(Box::new(request)),
-            None if upstream.gate.refusal().is_some() => SendFailure::Failed(Reason::UpstreamMalformed),
+            None if is_malformed() || is_protocol_error(error.error()) => {
+                SendFailure::Failed(Reason::UpstreamMalformed)
+            }
             None => SendFailure::Failed(Reason::UpstreamClosed),
         }),
     }
 }
 
-async fn answer_in_time<T>(answer: impl Future<Output = T>, meter: &Meter) -> Option<T> {
+/// Whether frames of the other side broke the rules of HTTP/2, as found on this side.
+fn is_protocol_error(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+    cause.is_some_and(h2::Error::is_library)
+}
+
+async fn answer_in_time<T>(answer: impl Future<Output = T>, meter: &Meter, deadline: Duration) -> Option<T> {
     let mut answer = std::pin::pin!(answer);
     loop {
         let before = meter.bytes();
-        match tokio::time::timeout(ANSWER_DEADLINE, answer.as_mut()).await {
+        match tokio::time::timeout(deadline, answer.as_mut()).await {
             Ok(answer) => return Some(answer),
             Err(_) if meter.bytes() > before => {}
             Err(_) => return None,

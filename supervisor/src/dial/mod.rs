@@ -6,6 +6,7 @@ mod health;
 mod http;
 mod pool;
 mod resolve;
+mod shared;
 mod tls;
 
 use std::net::SocketAddr;
@@ -28,7 +29,7 @@ use crate::tls::TrustCell;
 
 pub use self::failure::DialFailure;
 pub use self::health::health;
-pub use self::http::{HttpUpstream, PoolLease, SendFailure, send};
+pub use self::http::{HttpUpstream, PoolLease, SendFailure, Speaks, send};
 pub use self::pool::{Pool, Pools};
 
 /// The dialler of one data-plane thread.

@@ -1,14 +1,19 @@
-//! Idle HTTP connections of one thread.
+//! HTTP connections of one thread: idle ones of HTTP/1.1, and those of HTTP/2, which many exchanges share.
 //!
 //! A connection serves only calls with the same key. Keys name everything that makes two calls different: endpoint,
 //! generation, peer or destination, bundle revision, SVID. So a change of any of them leaves the old connections to expire.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use super::http::HttpUpstream;
+use tokio::sync::Semaphore;
+
+use super::http::{HttpUpstream, Speaks};
+use super::shared::{Most, Shared};
+use crate::net::stream::Stream;
+use crate::reason::Reason;
 
 /// Most idle connections per key. As many as callers keep busy at a time: with fewer, one in seven requests of 64 callers
 /// pays for a dial through the guest's relay.
@@ -23,14 +28,14 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// The pool of a key.
+    /// The pool of a key, for connections to somebody who speaks this; the key decides that as well.
     #[must_use]
-    pub fn get(&self, key: &str) -> Rc<Pool> {
+    pub fn get(&self, key: &str, speaks: Speaks) -> Rc<Pool> {
         let mut pools = self.by_key.borrow_mut();
         if let Some(pool) = pools.get(key) {
             return Rc::clone(pool);
         }
-        let pool = Rc::<Pool>::default();
+        let pool = Rc::new(Pool::new(speaks));
         pools.insert(key.to_owned(), Rc::clone(&pool));
         pool
     }
@@ -40,7 +45,8 @@ impl Pools {
         let now = Instant::now();
         self.by_key.borrow_mut().retain(|_, pool| {
             pool.idle.borrow_mut().retain(|(_, since)| now.duration_since(*since) < IDLE_TIME);
-            Rc::strong_count(pool) > 1 || !pool.idle.borrow().is_empty()
+            pool.shared.borrow_mut().retain(|shared| shared.is_worth_keeping(IDLE_TIME));
+            Rc::strong_count(pool) > 1 || !pool.is_empty()
         });
     }
 
@@ -48,21 +54,42 @@ impl Pools {
     pub fn clear(&self) {
         self.by_key.borrow_mut().retain(|_, pool| {
             pool.idle.borrow_mut().clear();
+            pool.shared.borrow_mut().clear();
             Rc::strong_count(pool) > 1
         });
     }
 }
 
-/// Idle connections that are equal in every respect.
-#[derive(Default)]
+/// Connections that are equal in every respect.
 pub struct Pool {
+    speaks: Speaks,
     idle: RefCell<Vec<(HttpUpstream, Instant)>>,
+    shared: RefCell<Vec<Shared>>,
+    most: Most,
+    /// Who finds no place on a shared connection dials, one at a time: the others find a place on what it opened.
+    dialling: Semaphore,
+    /// The last dial failed then, for this reason.
+    failed: Cell<Option<(Instant, Reason)>>,
 }
 
 impl Pool {
-    /// The connection that was used last, if one is still open.
+    fn new(speaks: Speaks) -> Self {
+        Self {
+            speaks,
+            idle: RefCell::default(),
+            shared: RefCell::default(),
+            most: Most::default(),
+            dialling: Semaphore::new(1),
+            failed: Cell::default(),
+        }
+    }
+
+    /// The connection that was used last, if one is still open; or a place on a shared one.
     #[must_use]
     pub fn take(&self) -> Option<HttpUpstream> {
+        if self.speaks == Speaks::Http2 {
+            return self.shared.borrow().iter().find_map(HttpUpstream::http2);
+        }
         let mut idle = self.idle.borrow_mut();
         while let Some((upstream, since)) = idle.pop() {
             if since.elapsed() < IDLE_TIME && upstream.is_usable() {
@@ -72,11 +99,40 @@ impl Pool {
         None
     }
 
+    /// A connection that `open` makes, or a place on one that somebody else made meanwhile.
+    ///
+    /// # Errors
+    /// The reason for the record.
+    pub async fn open(&self, open: impl Future<Output = Result<Stream, Reason>>) -> Result<HttpUpstream, Reason> {
+        if self.speaks == Speaks::Http1 {
+            return HttpUpstream::http1(open.await?).await;
+        }
+        let since = Instant::now();
+        // Never closed, so a turn always comes.
+        let _turn = self.dialling.acquire().await;
+        if let Some(upstream) = self.take() {
+            return Ok(upstream);
+        }
+        // A dial of meanwhile was this one's as well: a queue of dials would wait for a dead app one after the other.
+        if let Some((_, reason)) = self.failed.get().filter(|(at, _)| *at > since) {
+            return Err(reason);
+        }
+        let dialled = async { Shared::start(open.await?, self.most.clone()).await };
+        let shared = dialled.await.inspect_err(|reason| self.failed.set(Some((Instant::now(), *reason))))?;
+        let upstream = HttpUpstream::http2(&shared).ok_or(Reason::UpstreamClosed)?;
+        self.shared.borrow_mut().push(shared);
+        Ok(upstream)
+    }
+
     /// Keeps a connection whose last exchange ended as it should.
     pub fn put(&self, upstream: HttpUpstream) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < MAX_IDLE && upstream.is_usable() {
+        if idle.len() < MAX_IDLE && !upstream.is_shared() && upstream.is_usable() {
             idle.push((upstream, Instant::now()));
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.idle.borrow().is_empty() && self.shared.borrow().is_empty()
     }
 }

@@ -23,6 +23,7 @@ use crate::conn::reply::{Form, end_gently, refusal};
 use crate::conn::{Cut, Event, canonical_path};
 use crate::copy::{self, Forward};
 use crate::decide::Permit;
+use crate::dial::Speaks;
 use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Limits};
 use crate::headers::strip_request_headers;
@@ -193,7 +194,7 @@ impl Connection {
         head.version = http::Version::HTTP_11;
         head.extensions.clear();
         let (body, meter) = RequestBody::new(body);
-        let pool = self.guest.egress.dialer.pools().get(&self.pool_key(&permit));
+        let pool = self.guest.egress.dialer.pools().get(&self.pool_key(&permit), Speaks::Http1);
         let forward =
             Forward { request: Request::from_parts(head, body), meter, pool, in_flight: Rc::clone(&self.in_flight) };
         Ok(Ready { permit, forward })

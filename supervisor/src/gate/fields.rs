@@ -1,7 +1,7 @@
 //! Heads that come as parsed fields, as those of HTTP/2 do: the rules for the lines of an HTTP/1 head, as far as the library
 //! that parsed the fields leaves them open. What passes here can be written as an HTTP/1 head that passes the gate.
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header, request};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header, request, response};
 
 use super::{
     Limits, Refusal,
@@ -25,37 +25,47 @@ pub fn check_request(head: &request::Parts, has_body: bool, limits: &Limits) -> 
         check_target(head.method.as_str().as_bytes(), target.as_str().as_bytes())?;
     }
     for (name, value) in &head.headers {
-        check_field(name, value)?;
+        check_field(name, value, true)?;
     }
     only_once(&head.headers, header::HOST, Refusal::DuplicateHost)?;
-    only_once(&head.headers, header::CONTENT_LENGTH, Refusal::DuplicateContentLength)?;
-    let length = head.headers.get(header::CONTENT_LENGTH).map(|value| decimal(value.as_bytes()));
-    if length == Some(None) {
-        return Err(Refusal::BadContentLength);
-    }
+    let length = announced(&head.headers)?;
     only_once(&head.headers, header::EXPECT, Refusal::BadExpect)?;
     if head.headers.get(header::EXPECT).is_some_and(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue")) {
         return Err(Refusal::BadExpect);
     }
     let bodiless = matches!(head.method, Method::GET | Method::HEAD) && !limits.body_on_get;
-    if bodiless && (has_body || matches!(length, Some(Some(1..)))) {
+    if bodiless && (has_body || matches!(length, Some(1..))) {
         return Err(Refusal::UnexpectedBody);
     }
     Ok(())
 }
 
-/// Checks the trailers of a request.
+/// Checks the head of an answer.
+///
+/// # Errors
+/// The rule that the head breaks.
+pub fn check_answer(head: &response::Parts, limits: &Limits) -> Result<(), Refusal> {
+    if head.headers.len() > limits.fields {
+        return Err(Refusal::TooManyHeaders);
+    }
+    for (name, value) in &head.headers {
+        check_field(name, value, false)?;
+    }
+    announced(&head.headers).map(drop)
+}
+
+/// Checks trailers; those of requests are of ASCII alone.
 ///
 /// # Errors
 /// The rule that they break.
-pub fn check_trailers(trailers: &HeaderMap, limits: &Limits) -> Result<(), Refusal> {
+pub fn check_trailers(trailers: &HeaderMap, ascii: bool, limits: &Limits) -> Result<(), Refusal> {
     // As lines: name, colon, space, value, CRLF.
     let bytes: usize = trailers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if trailers.len() > limits.trailer_fields || bytes > limits.trailer_bytes {
         return Err(Refusal::BadTrailer);
     }
     for (name, value) in trailers {
-        check_field(name, value)?;
+        check_field(name, value, ascii)?;
         let field = Field { name: name.as_str().as_bytes(), value: value.as_bytes() };
         if !field.may_trail() {
             return Err(Refusal::BadTrailer);
@@ -64,12 +74,19 @@ pub fn check_trailers(trailers: &HeaderMap, limits: &Limits) -> Result<(), Refus
     Ok(())
 }
 
-fn check_field(name: &HeaderName, value: &HeaderValue) -> Result<(), Refusal> {
+fn check_field(name: &HeaderName, value: &HeaderValue, ascii: bool) -> Result<(), Refusal> {
     // Apps that read `_` as `-` would frame the message by these.
     if matches!(name.as_str(), "content_length" | "transfer_encoding") {
         return Err(Refusal::BadHeaderName);
     }
-    check_text(value.as_bytes(), true)
+    check_text(value.as_bytes(), ascii)
+}
+
+/// The length that a head announces.
+fn announced(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+    only_once(headers, header::CONTENT_LENGTH, Refusal::DuplicateContentLength)?;
+    let length = headers.get(header::CONTENT_LENGTH).map(|value| decimal(value.as_bytes()));
+    length.map(|length| length.ok_or(Refusal::BadContentLength)).transpose()
 }
 
 fn only_once(headers: &HeaderMap, name: HeaderName, refusal: Refusal) -> Result<(), Refusal> {
@@ -121,7 +138,7 @@ mod tests {
         let trailers = |name: &str, value: &str| {
             let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
             let map = HeaderMap::from_iter([(name, HeaderValue::from_str(value).expect("a value"))]);
-            check_trailers(&map, &Limits::default())
+            check_trailers(&map, true, &Limits::default())
         };
         for name in ["host", "content-length", "content_length", "authorization", "x-forwarded-client-cert", "te"] {
             assert!(trailers(name, "x").is_err(), "{name}");

@@ -32,7 +32,7 @@ mod refusal;
 mod target;
 
 pub use exchange::{Exchange, ReadState};
-pub use fields::{check_request, check_trailers};
+pub use fields::{check_answer, check_request, check_trailers};
 pub use follow::Gate;
 pub use handle::GateHandle;
 pub use refusal::{Refusal, refusal_response};

@@ -34,7 +34,7 @@ use crate::conn::reply::refusal;
 use crate::conn::{Caller, Identified};
 use crate::copy;
 use crate::decide::Permit;
-use crate::dial::Pool;
+use crate::dial::{Pool, Speaks};
 use crate::gate::{GateHandle, Refusal};
 use crate::net::stream::Stream;
 use crate::reason::Reason;
@@ -50,6 +50,8 @@ struct Connection<'a> {
     who: Caller,
     connect: Permit,
     bearer: Bearer,
+    /// What the app understands.
+    speaks: Speaks,
     pool: Rc<Pool>,
     identity: Option<HeaderValue>,
     source: HeaderValue,
@@ -78,13 +80,14 @@ struct End {
 }
 
 /// Serves the connection until it ends, the endpoint closes, or the policy no longer allows it.
-pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Permit, stream: Stream) {
+pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Permit, stream: Stream, speaks: Speaks) {
     let mut cut = ingress.watch(&conn);
     let connection = Connection {
-        pool: ingress.dialer.pools().get(&pool_key(&conn, &connect)),
+        pool: ingress.dialer.pools().get(&pool_key(&conn, &connect), speaks),
         identity: xfcc::header(&conn),
         source: source_header(conn.who.addr),
         bearer: Bearer::of(&ingress.known_by.tokens, &conn.spec, &connect),
+        speaks,
         ingress,
         spec: Arc::clone(&conn.spec),
         who: conn.who.clone(),

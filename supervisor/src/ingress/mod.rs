@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use crate::audit::AuditSink;
 use crate::conn::{Accepted, Caller, Cut, Identified, Live, PeerWatch, Registry, until_overdue};
 use crate::decide::Decider;
-use crate::dial::Dialer;
+use crate::dial::{Dialer, Speaks};
 use crate::net::outbound;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
@@ -130,7 +130,8 @@ impl Ingress {
         });
         match port.protocol {
             Protocol::Raw => raw::carry(self, conn, &port, permit, stream, from).await,
-            Protocol::Http => http::serve(self, conn, permit, stream).await,
+            Protocol::Http => http::serve(self, conn, permit, stream, Speaks::Http1).await,
+            Protocol::Grpc => http::serve(self, conn, permit, stream, Speaks::Http2).await,
         }
     }
 }

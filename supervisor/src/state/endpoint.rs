@@ -107,8 +107,10 @@ pub enum PortMode {
 pub enum Protocol {
     /// Bytes.
     Raw,
-    /// HTTP/1.1, decided per request.
+    /// HTTP, decided per request; the app speaks HTTP/1.1.
     Http,
+    /// HTTP, decided per request; the app speaks HTTP/2 from its first byte on.
+    Grpc,
 }
 
 /// A fixed dependency of the endpoint.

@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 
 pub use client::{Tls, TlsError, config, config_of, config_with, dial};
 pub use guest::{App, Guest, Link, hello, polite};
+pub use hpack::encode as hpack_of;
 pub use http::{Answer, header, read_answer, read_answer_to, read_head, read_request};
 pub use upstream::{Upstream, server_config};
 

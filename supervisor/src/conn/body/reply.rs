@@ -9,8 +9,9 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::Meter;
+use super::{BodyError, Meter};
 use crate::audit::Record;
+use crate::gate::{Limits, check_trailers};
 use crate::headers::strip_trailers;
 use crate::reason::Reason;
 
@@ -81,6 +82,16 @@ impl Forwarded {
         Self { inner, request, bytes: 0, record: Some(record), lease: Some(lease), in_flight }
     }
 
+    /// The next piece. The gate has seen the trailers of HTTP/1; nobody those of HTTP/2.
+    fn poll_checked(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx)).transpose().map_err(BodyError::Broken);
+        let refusal = frame.as_ref().ok().and_then(|frame| {
+            let trailers = frame.as_ref()?.trailers_ref()?;
+            check_trailers(trailers, false, &Limits::default()).err()
+        });
+        Poll::Ready(refusal.map_or(frame, |refusal| Err(BodyError::refused(refusal))).transpose())
+    }
+
     fn finish(&mut self, close: Reason) {
         let Some(mut record) = self.record.take() else { return };
         self.in_flight.active.set(false);
@@ -106,14 +117,14 @@ impl Drop for Forwarded {
 
 impl Body for ReplyBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let forwarded = match self.get_mut() {
             Self::Text(text) => return Pin::new(text).poll_frame(cx).map_err(|never| match never {}),
             Self::Forwarded(forwarded) => forwarded,
         };
-        let mut frame = ready!(Pin::new(&mut forwarded.inner).poll_frame(cx));
+        let mut frame = ready!(forwarded.poll_checked(cx));
         match &mut frame {
             Some(Ok(data)) => {
                 if let Some(trailers) = data.trailers_mut() {
@@ -124,11 +135,15 @@ impl Body for ReplyBody {
                     forwarded.finish(Reason::Done);
                 }
             }
-            Some(Err(_)) => {
+            Some(Err(error)) => {
+                let reason = match error {
+                    BodyError::Refused { .. } => Reason::UpstreamMalformed,
+                    _ => Reason::UpstreamClosed,
+                };
                 if let Some(record) = &mut forwarded.record {
-                    record.fail(Reason::UpstreamClosed);
+                    record.fail(reason);
                 }
-                forwarded.finish(Reason::UpstreamClosed);
+                forwarded.finish(reason);
             }
             None => forwarded.finish(Reason::Done),
         }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
+use super::BodyError;
 use crate::gate::{Limits, Refusal, check_trailers};
 use crate::headers::strip_trailers;
 
@@ -84,7 +85,7 @@ impl Inbound {
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match self {
-            Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(BodyError::Http1),
+            Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(|_| BodyError::gone(None)),
             Self::Http2(body) => body.poll_frame(cx),
         }
     }
@@ -115,41 +116,16 @@ impl StreamBody {
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
-                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::Http2(error)))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(BodyError::gone(error.reason())))),
                 None => self.data_done = true,
             }
         }
-        let trailers = ready!(self.stream.poll_trailers(cx)).map_err(BodyError::Http2)?;
+        let trailers = ready!(self.stream.poll_trailers(cx)).map_err(|error| BodyError::gone(error.reason()))?;
         let Some(trailers) = trailers else { return Poll::Ready(None) };
-        Poll::Ready(Some(match check_trailers(&trailers, &Limits::default()) {
+        Poll::Ready(Some(match check_trailers(&trailers, true, &Limits::default()) {
             Ok(()) => Ok(Frame::trailers(trailers)),
             Err(refusal) => Err(BodyError::refused(refusal)),
         }))
-    }
-}
-
-/// Why a body broke off. The source says with which code, if the other leg is HTTP/2 as well.
-#[derive(Debug, thiserror::Error)]
-pub enum BodyError {
-    /// The caller's HTTP/1 connection.
-    #[error("the caller's body broke off")]
-    Http1(#[source] hyper::Error),
-    /// The caller's stream.
-    #[error("the caller's stream broke off")]
-    Http2(#[source] h2::Error),
-    /// Trailers that may not pass.
-    #[error("the trailers are not fit to be passed on: {}", .refusal.as_str())]
-    Refused {
-        /// The rule that they break.
-        refusal: Refusal,
-        /// How the stream ends.
-        source: h2::Error,
-    },
-}
-
-impl BodyError {
-    fn refused(refusal: Refusal) -> Self {
-        Self::Refused { refusal, source: h2::Reason::PROTOCOL_ERROR.into() }
     }
 }
 

@@ -41,6 +41,11 @@ pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(
     }
     let target = self::target(&name, target_port, &target_unix, mistakes);
     let health = health.map(|health| self::health(&name, health, mistakes));
+    if protocol == Some(Protocol::Grpc) && matches!(&health, Some(Some((Some(_), _)))) {
+        let problem =
+            "http_path asks in HTTP/1.1, which an app of grpc does not speak; leave it out, and a connect is the check";
+        mistakes.add(Why::BadHealthCheck, format!("port {name:?}: {problem}"));
+    }
     let number = mistakes.keep(Why::BadPort, port_number(port, &name));
     let name = mistakes.keep(Why::BadPort, PortName::new(name));
     let (health_path, plan) = match health {
@@ -97,10 +102,7 @@ fn protocol(name: &str, protocol: i32, mistakes: &mut Mistakes) -> Option<Protoc
     match Proto::try_from(protocol) {
         Ok(Proto::Raw) => return Some(Protocol::Raw),
         Ok(Proto::Http) => return Some(Protocol::Http),
-        Ok(Proto::Grpc) => {
-            let message = format!("port {name:?}: protocol grpc is not served by this version; use http or tcp");
-            mistakes.add(Why::UnsupportedProtocol, message);
-        }
+        Ok(Proto::Grpc) => return Some(Protocol::Grpc),
         Err(_) => {
             let message = format!("port {name:?}: protocol {protocol} is unknown to this version");
             mistakes.add(Why::UnsupportedProtocol, message);

@@ -83,7 +83,6 @@ fn what_this_version_does_not_serve_is_refused_instead_of_served_otherwise() {
     // covers: A2 (K30)
     use proto::port::Proto;
     assert_eq!(refused(|m| m.ports[0].mode = 9), Why::UnsupportedMode);
-    assert_eq!(refused(|m| m.ports[0].protocol = Proto::Grpc as i32), Why::UnsupportedProtocol);
     assert_eq!(refused(|m| m.ports[0].protocol = 9), Why::UnsupportedProtocol);
     let http_with_header = |m: &mut proto::Endpoint| {
         m.ports[0].protocol = Proto::Http as i32;
@@ -144,6 +143,16 @@ fn ports_that_lead_nowhere_or_exist_twice_are_refused() {
     }
     assert_eq!(refused(|m| m.ports.push(port("other", 443, 1))), Why::DuplicatePort);
     assert_eq!(refused(|m| m.ports.push(port("https", 444, 1))), Why::DuplicatePort);
+}
+
+// covers: C3e
+#[test]
+fn grpc_ports_are_served_and_asked_for_health_by_a_connect_alone() {
+    let mut grpc = message();
+    grpc.ports[0].protocol = proto::port::Proto::Grpc as i32;
+    assert_eq!(endpoint(grpc.clone()).expect("served").spec.ports[0].protocol, Protocol::Grpc);
+    grpc.ports[0].health = Some(proto::HealthCheck { http_path: "/health".into(), ..Default::default() });
+    assert_eq!(endpoint(grpc).expect_err("asked in HTTP/1.1").why, Why::BadHealthCheck);
 }
 
 #[test]

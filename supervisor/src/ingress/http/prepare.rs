@@ -3,8 +3,9 @@
 use std::rc::Rc;
 
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header, request};
 use nova_policy::host::Authority;
+use nova_policy::path::CanonicalPath;
 
 use super::{Call, Connection};
 use crate::audit::Record;
@@ -13,6 +14,7 @@ use crate::conn::canonical_path;
 use crate::conn::reply::{Form, refusal};
 use crate::copy::Forward;
 use crate::decide::Permit;
+use crate::dial::Speaks;
 use crate::gate::{self, Limits};
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
@@ -79,10 +81,8 @@ impl Connection<'_> {
             head.headers.insert(headers::XFCC, identity.clone());
         }
         head.headers.insert(headers::XFF, self.source.clone());
-        head.headers.insert(header::HOST, canonical);
         join_cookies(&mut head.headers);
-        head.uri = Uri::try_from(path.path_and_query()).map_err(|_| Reason::BadPath)?;
-        head.version = http::Version::HTTP_11;
+        readdress(&mut head, canonical, &path, self.speaks)?;
         head.extensions.clear();
         let (body, meter) = RequestBody::new(body);
         let request = Request::from_parts(head, body);
@@ -135,6 +135,30 @@ impl Named {
         let raw = HeaderValue::from_bytes(raw).map_err(|_| Reason::BadDestination)?;
         Ok(Self { raw, authority, canonical })
     }
+}
+
+/// Names the destination as the app's version of HTTP does.
+fn readdress(
+    head: &mut request::Parts,
+    authority: HeaderValue,
+    path: &CanonicalPath,
+    speaks: Speaks,
+) -> Result<(), Reason> {
+    let target = path.path_and_query();
+    match speaks {
+        Speaks::Http1 => {
+            head.headers.insert(header::HOST, authority);
+            head.uri = Uri::try_from(target).map_err(|_| Reason::BadPath)?;
+            head.version = Version::HTTP_11;
+        }
+        Speaks::Http2 => {
+            head.headers.remove(header::HOST);
+            let uri = Uri::builder().scheme("http").authority(authority.as_bytes()).path_and_query(target);
+            head.uri = uri.build().map_err(|_| Reason::BadPath)?;
+            head.version = Version::HTTP_2;
+        }
+    }
+    Ok(())
 }
 
 /// What the gate checks in the bytes of HTTP/1.

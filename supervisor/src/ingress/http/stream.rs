@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +10,7 @@ use h2::server::SendResponse;
 use h2::{Reason as Code, SendStream};
 use http::{Method, Request, Response, StatusCode, header};
 use hyper::body::Body;
+use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
 use super::{Call, Connection};
@@ -28,30 +29,44 @@ pub(super) async fn serve(
     respond: SendResponse<Bytes>,
     call: &Call,
 ) {
-    tokio::select! {
-        biased;
-        () = call.cut.notified() => {}
-        // An error is the caller's reset or the end of the connection; the exchange's record says how far it came.
-        _ = answer(connection, request, respond, call) => {}
-    }
+    let mut stop = Stop { call, cut: Box::pin(call.cut.notified()) };
+    // An error is the caller's reset or the end of the connection; the exchange's record says how far it came.
+    let _ = answer(connection, request, respond, &mut stop).await;
+}
+
+/// What ends a stream before its answer does.
+struct Stop<'a> {
+    call: &'a Call,
+    cut: Pin<Box<Notified<'a>>>,
+}
+
+/// It was stopped.
+enum Stopped {
+    /// By the caller.
+    Reset(h2::Error),
+    /// By us.
+    Cut,
 }
 
 async fn answer(
     connection: &Connection<'_>,
     request: Request<Inbound>,
     mut respond: SendResponse<Bytes>,
-    call: &Call,
+    stop: &mut Stop<'_>,
 ) -> Result<(), h2::Error> {
     let is_head = request.method() == Method::HEAD;
-    let response = match connection.prepare(request, call) {
+    let response = match connection.prepare(request, stop.call) {
         Ok(ready) => {
             if ready.expects {
                 let mut go_on = Response::new(());
                 *go_on.status_mut() = StatusCode::CONTINUE;
                 respond.send_informational(go_on)?;
             }
-            let mut forwarding = pin!(connection.forward(ready, call));
-            poll_fn(|cx| unless_reset(respond.poll_reset(cx), || forwarding.as_mut().poll(cx))).await?
+            let mut forwarding = pin!(connection.forward(ready, stop.call));
+            match poll_fn(|cx| stop.or(respond.poll_reset(cx), cx, |cx| forwarding.as_mut().poll(cx))).await {
+                Ok(response) => response,
+                Err(stopped) => return stopped.end(|code| respond.send_reset(code)),
+            }
         }
         Err(refusal) => {
             connection.ingress.audit.throttle(&connection.spec.pod_uid).await;
@@ -64,89 +79,107 @@ async fn answer(
         head.headers.insert(header::CONTENT_LENGTH, length.into());
     }
     let is_over = is_head || body.is_end_stream();
-    let stream = respond.send_response(Response::from_parts(head, ()), is_over)?;
-    if is_over { Ok(()) } else { carry(body, stream, call, STALL).await }
+    let mut stream = respond.send_response(Response::from_parts(head, ()), is_over)?;
+    if is_over {
+        return Ok(());
+    }
+    match carry(body, &mut stream, stop, STALL).await {
+        Ok(()) => Ok(()),
+        Err(stopped) => stopped.end(|code| stream.send_reset(code)),
+    }
 }
 
 /// Carries a body into the stream, as fast as the caller gives room for it: the app is read no faster.
 async fn carry(
     mut body: ReplyBody,
-    mut stream: SendStream<Bytes>,
-    call: &Call,
+    stream: &mut SendStream<Bytes>,
+    stop: &mut Stop<'_>,
     stall: Duration,
-) -> Result<(), h2::Error> {
+) -> Result<(), Stopped> {
     loop {
-        let frame = poll_fn(|cx| unless_reset(stream.poll_reset(cx), || Pin::new(&mut body).poll_frame(cx))).await?;
+        let frame = poll_fn(|cx| stop.or(stream.poll_reset(cx), cx, |cx| Pin::new(&mut body).poll_frame(cx))).await?;
         let frame = match frame {
-            None => return stream.send_data(Bytes::new(), true),
+            None => return Ok(stream.send_data(Bytes::new(), true)?),
             Some(Ok(frame)) => frame,
             Some(Err(error)) => {
-                stream.send_reset(code_of(&error));
+                stream.send_reset(error.code());
                 return Ok(());
             }
         };
         match frame.into_data() {
             Ok(data) => {
                 let is_last = body.is_end_stream();
-                if send(&mut stream, data, is_last, stall).await?.is_none() {
-                    call.in_flight.cut(Reason::IdleTimeout);
-                    stream.send_reset(Code::CANCEL);
-                    return Ok(());
-                }
+                send(stream, data, is_last, stop, stall).await?;
                 if is_last {
                     return Ok(());
                 }
             }
             Err(frame) => {
                 if let Ok(trailers) = frame.into_trailers() {
-                    return stream.send_trailers(trailers);
+                    return Ok(stream.send_trailers(trailers)?);
                 }
             }
         }
     }
 }
 
-/// Sends a piece of a body; `None` when the caller gives no room for it any more.
+/// Sends a piece of a body. A caller that gives no room for it is cut off after a while.
 async fn send(
     stream: &mut SendStream<Bytes>,
     mut data: Bytes,
     is_last: bool,
+    stop: &mut Stop<'_>,
     stall: Duration,
-) -> Result<Option<()>, h2::Error> {
+) -> Result<(), Stopped> {
     while !data.is_empty() {
         stream.reserve_capacity(data.len().min(PIECE));
-        let room = match timeout(stall, poll_fn(|cx| stream.poll_capacity(cx))).await {
-            Err(_) => return Ok(None),
-            Ok(Some(room)) => room?,
-            // The stream is not sent to any more.
-            Ok(None) => return Err(Code::CANCEL.into()),
+        let room = poll_fn(|cx| stop.or(Poll::Pending, cx, |cx| stream.poll_capacity(cx)));
+        let Ok(room) = timeout(stall, room).await else {
+            stop.call.in_flight.cut(Reason::IdleTimeout);
+            return Err(Stopped::Cut);
         };
+        // None: the stream is not sent to any more.
+        let room = room?.ok_or(Stopped::Cut)??;
         let piece = data.split_to(room.min(data.len()));
         stream.send_data(piece, is_last && data.is_empty())?;
     }
-    Ok(Some(()))
+    Ok(())
 }
 
-/// What comes first: the caller's reset, as an error, or what `go_on` waits for.
-fn unless_reset<T>(
-    reset: Poll<Result<Code, h2::Error>>,
-    go_on: impl FnOnce() -> Poll<T>,
-) -> Poll<Result<T, h2::Error>> {
-    match reset {
-        Poll::Ready(Ok(code)) => Poll::Ready(Err(code.into())),
-        Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-        Poll::Pending => go_on().map(Ok),
-    }
-}
-
-/// The code with which the app ended its stream, if it speaks HTTP/2 as well.
-fn code_of(error: &hyper::Error) -> Code {
-    let mut cause: Option<&dyn std::error::Error> = Some(error);
-    while let Some(error) = cause {
-        if let Some(code) = error.downcast_ref::<h2::Error>().and_then(h2::Error::reason) {
-            return code;
+impl Stop<'_> {
+    /// What comes first: the end, or what `go_on` waits for.
+    fn or<T>(
+        &mut self,
+        reset: Poll<Result<Code, h2::Error>>,
+        cx: &mut Context<'_>,
+        go_on: impl FnOnce(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<Result<T, Stopped>> {
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Err(Stopped::Cut));
         }
-        cause = error.source();
+        match reset {
+            Poll::Ready(Ok(code)) => Poll::Ready(Err(Stopped::Reset(code.into()))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(Stopped::Reset(error))),
+            Poll::Pending => go_on(cx).map(Ok),
+        }
     }
-    Code::INTERNAL_ERROR
+}
+
+impl Stopped {
+    /// A cut has to be said: the request's body on its way to the app holds the stream as well.
+    fn end(self, reset: impl FnOnce(Code)) -> Result<(), h2::Error> {
+        match self {
+            Self::Reset(error) => Err(error),
+            Self::Cut => {
+                reset(Code::CANCEL);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl From<h2::Error> for Stopped {
+    fn from(error: h2::Error) -> Self {
+        Self::Reset(error)
+    }
 }

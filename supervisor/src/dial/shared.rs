@@ -1,0 +1,129 @@
+//! HTTP/2 connections to apps, each shared by many exchanges.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioIo, TokioTimer};
+
+use crate::conn::body::RequestBody;
+use crate::gate::Limits;
+use crate::net::stream::Stream;
+use crate::reason::Reason;
+
+/// Exchanges on one connection at a time, unless the app allows fewer.
+const STREAMS: usize = 100;
+/// What an app may send of an answer before its caller has taken any of it.
+const STREAM_WINDOW: u32 = 256 * 1024;
+/// The same for all exchanges of a connection together.
+const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// What waits in memory for an app that takes nothing, per exchange.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// A connection, and how many exchanges are on it.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) sender: SendRequest<RequestBody>,
+    use_: Rc<Use>,
+    most: Most,
+}
+
+/// Exchanges that an app allows on one connection, as far as it has said; the same for all connections to it.
+#[derive(Clone)]
+pub(super) struct Most(Rc<Cell<usize>>);
+
+impl Default for Most {
+    fn default() -> Self {
+        Self(Rc::new(Cell::new(STREAMS)))
+    }
+}
+
+struct Use {
+    open: Cell<usize>,
+    /// The app has answered, so its settings are known.
+    answered: Cell<bool>,
+    /// Wakes what looks at them.
+    look: RefCell<Option<Waker>>,
+    last: Cell<Instant>,
+}
+
+/// One exchange's place on a connection; given back when dropped.
+pub(super) struct Place(Rc<Use>);
+
+impl Shared {
+    /// Speaks HTTP/2 on a fresh connection, which the app is known to understand.
+    pub(super) async fn start(stream: Stream, most: Most) -> Result<Self, Reason> {
+        let starting = Builder::new(Local)
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buf_size(SEND_BUFFER)
+            .max_header_list_size(u32::try_from(Limits::default().head_bytes).unwrap_or(u32::MAX))
+            .handshake(TokioIo::new(stream));
+        let (sender, mut connection) = starting.await.map_err(|_| Reason::UpstreamClosed)?;
+        let use_ = Rc::new(Use {
+            open: Cell::new(0),
+            answered: Cell::new(false),
+            look: RefCell::default(),
+            last: Cell::new(Instant::now()),
+        });
+        let (watched, learned) = (Rc::clone(&use_), most.clone());
+        // Ends when every sender is dropped or the app closes; its error is that of the exchanges in progress.
+        tokio::task::spawn_local(poll_fn(move |cx| {
+            if watched.answered.get() {
+                learned.0.set(connection.current_max_send_streams().clamp(1, STREAMS));
+            } else {
+                watched.look.replace(Some(cx.waker().clone()));
+            }
+            Pin::new(&mut connection).poll(cx).map(drop)
+        }));
+        Ok(Self { sender, use_, most })
+    }
+
+    /// A place on the connection, if it has one.
+    pub(super) fn place(&self) -> Option<Place> {
+        (self.is_open() && self.use_.open.get() < self.most.0.get()).then(|| {
+            self.use_.open.set(self.use_.open.get() + 1);
+            Place(Rc::clone(&self.use_))
+        })
+    }
+
+    /// The app has answered: have its settings looked at.
+    pub(super) fn answered(&self) {
+        if !self.use_.answered.replace(true)
+            && let Some(look) = self.use_.look.take()
+        {
+            look.wake();
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        !self.sender.is_closed()
+    }
+
+    /// Whether the connection is open, and busy or used within `idle`.
+    pub(super) fn is_worth_keeping(&self, idle: Duration) -> bool {
+        self.is_open() && (self.use_.open.get() > 0 || self.use_.last.get().elapsed() < idle)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.set(self.0.open.get() - 1);
+        self.0.last.set(Instant::now());
+    }
+}
+
+/// Runs the parts of a connection on the thread that it belongs to.
+#[derive(Clone, Copy)]
+struct Local;
+
+impl<F: Future<Output = ()> + 'static> hyper::rt::Executor<F> for Local {
+    fn execute(&self, part: F) {
+        drop(tokio::task::spawn_local(part));
+    }
+}
