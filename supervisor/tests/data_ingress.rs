@@ -23,6 +23,7 @@ fn gets_nothing(node: &Node, who: Option<&Issued>) {
 }
 
 // covers: A7b
+// covers: C2a (F-IT05)
 #[test]
 fn callers_without_a_certificate_of_ours_get_no_byte_of_http() {
     let node = Node::start();

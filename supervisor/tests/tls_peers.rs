@@ -150,7 +150,7 @@ async fn not_exactly_one_canonical_spiffe_id_is_refused() {
 async fn a_certificate_for_servers_only_cannot_call() {
     let (own, partner) = two_cas();
     let server_only = own.issue_with(X, |p| p.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth]);
-    assert_eq!(refusal_of(&own, &partner, Some(server_only)).await, HandshakeFailure::PeerUntrusted);
+    assert_eq!(refusal_of(&own, &partner, Some(server_only)).await, HandshakeFailure::ExtendedKeyUsage);
 }
 
 // covers: A7c

@@ -136,19 +136,26 @@ pub(super) async fn watch(trust: Arc<Trust>, dir: Option<PathBuf>, policy: Arc<P
         if now == seen {
             continue;
         }
-        let own_changed = now.0 != seen.0;
+        let (own_changed, others_changed) = (now.0 != seen.0, now.1 != seen.1);
         seen = now;
-        if own_changed && let Err(error) = trust.source.reload() {
-            tracing::error!(%error, "certificates refused, the old ones stay");
-            continue;
-        }
+        let reloaded = own_changed && reload(&trust);
         trust.reread();
-        trust.follow(policy.load().as_deref());
-        if own_changed {
+        if reloaded || others_changed {
+            trust.follow(policy.load().as_deref());
+            tracing::info!("certificates reloaded");
+        }
+        if reloaded {
             control.reissue_svids().await;
         }
-        tracing::info!("certificates reloaded");
     }
+}
+
+fn reload(trust: &Trust) -> bool {
+    let reloaded = trust.source.reload();
+    if let Err(error) = &reloaded {
+        tracing::error!(%error, "certificates refused, the old ones stay");
+    }
+    reloaded.is_ok()
 }
 
 type Versions<Name> = Vec<(Name, Option<Fingerprint>)>;

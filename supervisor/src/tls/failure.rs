@@ -33,6 +33,8 @@ pub enum HandshakeFailure {
     CaAsLeaf,
     /// keyUsage does not fit.
     KeyUsage,
+    /// extendedKeyUsage excludes this use.
+    ExtendedKeyUsage,
     /// The server is a workload of ours, but another one.
     WrongIdentity,
     /// The peer refused our certificate.
@@ -62,6 +64,7 @@ impl HandshakeFailure {
             Self::OwnDomainFromForeignCa => "own_domain_from_foreign_ca",
             Self::CaAsLeaf => "ca_as_leaf",
             Self::KeyUsage => "key_usage",
+            Self::ExtendedKeyUsage => "extended_key_usage",
             Self::WrongIdentity => "wrong_identity",
             Self::RefusedByPeer => "refused_by_peer",
             Self::NoSvid => "no_svid",
@@ -88,6 +91,7 @@ impl HandshakeFailure {
             | Self::OwnDomainFromForeignCa
             | Self::CaAsLeaf
             | Self::KeyUsage
+            | Self::ExtendedKeyUsage
             | Self::WrongIdentity => Reason::PeerUntrusted,
         }
     }
@@ -139,9 +143,9 @@ impl From<&IdentifyError> for HandshakeFailure {
             IdentifyError::Expired | IdentifyError::NotYetValid => Self::PeerExpired,
             IdentifyError::Revoked => Self::PeerRevoked,
             IdentifyError::RevocationUnknown(_) => Self::RevocationUnknown,
+            IdentifyError::Purpose => Self::ExtendedKeyUsage,
             IdentifyError::Leaf(LeafError::Malformed(_))
             | IdentifyError::TooManyIntermediates(_)
-            | IdentifyError::Purpose
             | IdentifyError::Chain(_) => Self::PeerUntrusted,
         }
     }
