@@ -272,7 +272,7 @@ fn explain_takes_a_call_from_options_or_as_json() {
 
 /// A pair as people write it: both ends live here, so each is asked and may refuse.
 // covers: B11c
-// covers: B11d
+// covers: B11f
 #[test]
 fn a_pair_is_explained_at_both_ends_on_todays_and_on_earlier_rules() {
     let served = Served::start();
@@ -313,7 +313,7 @@ fn a_pair_is_explained_at_both_ends_on_todays_and_on_earlier_rules() {
     }
 }
 
-// covers: B11d
+// covers: B11f
 #[test]
 fn the_command_explains_a_pair_as_text_and_as_one_object() {
     let served = Served::start();

@@ -153,3 +153,59 @@ fn a_grant_that_is_revoked_while_its_destination_is_dialled_opens_nothing() {
     assert!(!String::from_utf8_lossy(&got).contains("secret"), "{}", String::from_utf8_lossy(&got));
     node.audited_once(|line| is(line, &[("direction", "egress"), ("close", "policy_revoked")]));
 }
+
+/// Two destinations: every rule of the one only audits; of the other, one does not.
+const AUDITED: &str = "
+rules:
+  - id: audited
+    tenant: t
+    audit: true
+    from: {workload: x}
+    to: {external: plain.test, port: 8080, addresses: [NET.80/32]}
+    http: {methods: [GET], paths: ['/v1/**']}
+    tls: none
+  - id: half-audited
+    tenant: t
+    audit: true
+    from: {workload: x}
+    to: {external: plain.test, port: 8081, addresses: [NET.80/32]}
+    http: {methods: [GET], paths: ['/v1/**']}
+    tls: none
+  - id: strict
+    tenant: t
+    from: {workload: x}
+    to: {external: plain.test, port: 8081, addresses: [NET.80/32]}
+    http: {methods: [GET], paths: ['/v2/**']}
+    tls: none
+";
+
+// covers: B10a
+#[test]
+fn a_miss_passes_in_audit_mode_only_where_every_rule_audits_and_never_as_bytes() {
+    let node = Node::with(data::Plan { rules: AUDITED.to_owned(), ..data::Plan::default() });
+    let audited = Upstream::http(&format!("{}:8080", node.ip(80)));
+    let strict = Upstream::http(&format!("{}:8081", node.ip(80)));
+    let mut link = node.proxy(X);
+    let mut ask = |method: &str, target: &str| {
+        link.send(format!("{method} http://{target} HTTP/1.1\r\nHost: x\r\n\r\n"));
+        read_answer(&mut link).expect("an answer").status
+    };
+    assert_eq!(ask("DELETE", "plain.test:8081/v1/a"), 403, "one rule of the pair is in earnest");
+    assert_eq!(ask("DELETE", "plain.test:8082/v1/a"), 403, "no rule names the pair");
+    assert_eq!(ask("GET", "plain.test:8080/v1/a"), 200);
+    assert_eq!(ask("DELETE", "plain.test:8080/v9/b"), 200, "a miss that is only logged");
+    // Bytes that nobody can read are no miss of a rule that looks at requests.
+    let mut tunnel = node.proxy(X);
+    tunnel.send("CONNECT plain.test:8080 HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(read_head(&mut tunnel).expect("a head").starts_with("HTTP/1.1 200"));
+    tunnel.send([0x16, 3, 1, 0, 0]);
+    tunnel.wait_closed();
+    node.audited_once(|line| is(line, &[("verdict", "deny"), ("reason", "needs_opaque_grant")]));
+    let passed = node.audited_once(|line| is(line, &[("verdict", "would_deny")]));
+    assert!(is(&passed, &[("reason", "would_deny"), ("method", "DELETE"), ("path", "/v9/b")]), "{passed}");
+    assert!(passed["credential"].is_null() && passed["revision"] == "node-1@1", "{passed}");
+    node.audited_once(|line| is(line, &[("verdict", "deny"), ("reason", "l7_mismatch"), ("path", "/v1/a")]));
+    node.audited_once(|line| is(line, &[("verdict", "deny"), ("reason", "no_grant")]));
+    assert_eq!(audited.seen().len(), 2, "{:?}", audited.seen());
+    assert!(strict.seen().is_empty());
+}
