@@ -9,20 +9,23 @@
 mod archive;
 pub mod canonical;
 mod error;
+mod inspect;
 mod keys;
 mod manifest;
 mod modules;
+mod shape;
 mod sign;
 mod token;
 mod tree;
 mod verify;
 
 pub use error::BundleError;
+pub use inspect::{Inspection, dangerous_unverified, inspect};
 pub use keys::{KeyError, KeyPair, SigningKey, VerifyKeys};
 pub use manifest::{Manifest, WasmModule};
 pub use sign::{Claims, SignError, build};
 pub(crate) use token::token_of;
-pub use verify::{Inspection, VerifiedBundle, VerifyOptions, dangerous_unverified, inspect, verify};
+pub use verify::{VerifiedBundle, VerifyOptions, verify};
 
 /// Largest compressed bundle, in bytes.
 pub const MAX_COMPRESSED: usize = 16 * 1024 * 1024;

@@ -1,11 +1,13 @@
 //! Parses the Rego of a bundle with the engine that will run it.
 
+use super::shape::Budget;
 use super::{BundleError, Manifest};
 
 /// Parses every module and checks its package against the manifest's roots.
 pub(super) fn check(modules: &[(String, String)], manifest: &Manifest) -> Result<(), BundleError> {
-    let mut engine = regorus::Engine::new();
+    let (mut engine, mut budget) = (regorus::Engine::new(), Budget::default());
     for (name, text) in modules {
+        budget.take(text).map_err(|why| BundleError::Module(name.clone(), why.to_owned()))?;
         let package = engine
             .add_policy(name.clone(), text.clone())
             .map_err(|error| BundleError::Module(name.clone(), first_line(&error)))?;

@@ -174,3 +174,56 @@ fn a_bundle_that_no_node_would_accept_is_not_written() {
     many.extend((0..MAX_ENTRIES).map(|index| (format!("nova/{index}.txt"), Vec::new())));
     assert!(matches!(build(&many, &signer.key, &claims()), Err(SignError::TooLarge(_))));
 }
+
+/// A signed bundle of hostile content, as a node would read it.
+fn hostile(name: &str, content: &str) -> Result<crate::Policy, &'static str> {
+    let signer = signer(&KeyPair::eddsa().expect("key"));
+    let mut all = files(r#"{"revision":"r","roots":["nova","x"],"metadata":{"serial":7,"expires":1800000100}}"#);
+    let data = crate::NodeData { schema: crate::data::SCHEMA, ..Default::default() };
+    all.insert("data.json".to_owned(), serde_json::json!({ "nova": data }).to_string().into_bytes());
+    all.insert("nova/authz.rego".to_owned(), crate::publish::REGO.as_bytes().to_vec());
+    all.insert(name.to_owned(), content.as_bytes().to_vec());
+    let bundle = build(&all, &signer.key, &claims()).map_err(|_| "unsigned")?;
+    let verified = verify(&bundle, &options(&signer.keys)).map_err(|error| error.reason())?;
+    crate::Policy::load(verified).map_err(|error| error.reason())
+}
+
+// covers: B4d, B13a
+#[test]
+fn a_signed_bundle_takes_neither_the_stack_nor_the_time_of_a_node() {
+    let many = |text: &str, count: usize| text.repeat(count);
+    let rego = |text: String| ("nova/a.rego", format!("package nova.a\n\nimport rego.v1\n\n{text}\n"));
+    // What it refuses would overflow the stack, or take for ever.
+    for (name, content) in [
+        rego(format!("x := {}1{}", many("[", 30), many("]", 30))),
+        rego(format!("x := {}1{}", many("{[", 12), many("]}", 12))),
+        rego(format!("x := {}1", many("-", 1_000))),
+        rego(format!("x := 1{}", many("+\n1", 15_000))),
+        rego(format!("x := {{1}}{}", many("|\n{1}", 15_000))),
+        rego(format!("x := a{}", many("[\n0]", 15_000))),
+        rego(format!("x if {{ 1{} }}", many("==\n1", 15_000))),
+        ("x/data.json", format!("{{\"a\":{}{}}}", many("[", 70), many("]", 70))),
+    ] {
+        let refused = hostile(name, &content).map(|_| ());
+        assert!(matches!(refused, Err("bad_module" | "unsigned")), "{refused:?} {}", &content[..60]);
+    }
+    // What it takes, the engine must get through, as do numbers of any size.
+    for (name, content) in [
+        rego(format!("x := {}1{}", many("[", 15), many("]", 15))),
+        rego(format!("x := 1{}", many(" + 1", 60))),
+        rego(format!("x := -{}1", many(" -", 7))),
+        rego(format!("x := {{1}}{}", many(" | {1}", 30))),
+        rego(format!("x := a{}", many("\n[0]", 15_000))),
+        rego(many("x := 1 if { true } else := 2 if { false }\n", 500)),
+        ("x/data.json", format!("{{\"a\":1{}}}", many("0", 100_000))),
+        ("x/data.json", "{\"a\":1e999999999}".to_owned()),
+        ("x/data.json", "{\"a\":1e-999999999}".to_owned()),
+        ("x/data.json", format!("{{\"a\":{}{}}}", many("[", 60), many("]", 60))),
+    ] {
+        let started = std::time::Instant::now();
+        // Whether a number or a name is good is the engine's affair.
+        drop(hostile(name, &content));
+        assert!(started.elapsed() < std::time::Duration::from_secs(60), "{name} {}", &content[..content.len().min(60)]);
+    }
+    assert!(hostile("x/data.json", "{\"a\":1}").is_ok(), "the fixture itself is good");
+}

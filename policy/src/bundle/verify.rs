@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use aws_lc_rs::digest;
 use jsonwebtoken::{Validation, decode, decode_header, errors::ErrorKind};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Number;
 
 use super::canonical::Json;
@@ -38,9 +38,9 @@ pub struct VerifiedBundle {
     pub(crate) data: Json,
     pub(crate) modules: Vec<(String, String)>,
     pub(crate) files: BTreeMap<String, Vec<u8>>,
-    key_id: String,
-    expires: Option<u64>,
-    sha256: String,
+    pub(super) key_id: String,
+    pub(super) expires: Option<u64>,
+    pub(super) sha256: String,
 }
 
 impl VerifiedBundle {
@@ -99,72 +99,11 @@ pub fn verify(bundle: &[u8], options: &VerifyOptions<'_>) -> Result<VerifiedBund
     Ok(VerifiedBundle { manifest, data: Json::Object(data), modules, files, key_id, expires, sha256 })
 }
 
-/// Reads a bundle without checking who made it: for looking into one by hand, never for serving.
-///
-/// # Errors
-/// When the contents are not in order.
-pub fn dangerous_unverified(bundle: &[u8]) -> Result<VerifiedBundle, BundleError> {
-    let mut files = archive::unpack(bundle)?;
-    check_names(&files)?;
-    files.remove(SIGNATURES);
-    let mut structured = BTreeMap::new();
-    for (name, content) in files.iter().filter(|(name, _)| is_structured(name)) {
-        structured.insert(name.clone(), parse_json(name, content)?);
-    }
-    let Contents { manifest, data, modules, files } = read_contents(files, structured)?;
-    let expires = manifest.expires();
-    let sha256 = hex::encode(digest::digest(&digest::SHA256, bundle));
-    Ok(VerifiedBundle { manifest, data: Json::Object(data), modules, files, key_id: String::new(), expires, sha256 })
-}
-
-/// What a bundle says about itself, unverified: for people only.
-#[derive(Debug, Clone, Serialize)]
-pub struct Inspection {
-    /// Manifest.
-    pub manifest: Manifest,
-    /// Names and sizes.
-    pub files: BTreeMap<String, usize>,
-    /// Key id of the token.
-    pub key_id: Option<String>,
-    /// Algorithm of the token.
-    pub algorithm: Option<String>,
-    /// Scope of the token.
-    pub scope: Option<String>,
-    /// Expiry of the token, in Unix seconds.
-    pub expires: Option<u64>,
-    /// Hash of the whole file.
-    pub sha256: String,
-}
-
-/// Reads a bundle without verifying it.
-///
-/// # Errors
-/// When it is not a bundle at all.
-pub fn inspect(bundle: &[u8]) -> Result<Inspection, BundleError> {
-    let mut files = archive::unpack(bundle)?;
-    let sizes = files.iter().map(|(name, content)| (name.clone(), content.len())).collect();
-    let manifest = files.get(MANIFEST).ok_or_else(|| BundleError::Manifest("missing".to_owned()))?;
-    let manifest = Manifest::read(&canonical(MANIFEST, manifest)?)?;
-    let token = take_token(&mut files).ok();
-    let header = token.as_ref().and_then(|token| decode_header(token).ok());
-    let claims = token.and_then(|token| jsonwebtoken::dangerous::insecure_decode::<Claims>(&token).ok());
-    let claims = claims.map(|token| token.claims);
-    Ok(Inspection {
-        manifest,
-        files: sizes,
-        key_id: header.as_ref().and_then(|header| header.kid.clone()),
-        algorithm: header.map(|header| format!("{:?}", header.alg)),
-        scope: claims.as_ref().map(|claims| claims.scope.clone()),
-        expires: claims.and_then(|claims| claims.exp().ok().flatten()),
-        sha256: hex::encode(digest::digest(&digest::SHA256, bundle)),
-    })
-}
-
 #[derive(Deserialize)]
-struct Claims {
+pub(super) struct Claims {
     files: Vec<SignedFile>,
     #[serde(default)]
-    scope: String,
+    pub(super) scope: String,
     #[serde(default)]
     keyid: String,
     exp: Option<Number>,
@@ -172,7 +111,7 @@ struct Claims {
 }
 
 impl Claims {
-    fn exp(&self) -> Result<Option<u64>, BundleError> {
+    pub(super) fn exp(&self) -> Result<Option<u64>, BundleError> {
         seconds("exp", self.exp.as_ref())
     }
 
@@ -302,14 +241,14 @@ fn check_files(
     }
 }
 
-struct Contents {
-    manifest: Manifest,
-    data: BTreeMap<String, Json>,
-    modules: Vec<(String, String)>,
-    files: BTreeMap<String, Vec<u8>>,
+pub(super) struct Contents {
+    pub(super) manifest: Manifest,
+    pub(super) data: BTreeMap<String, Json>,
+    pub(super) modules: Vec<(String, String)>,
+    pub(super) files: BTreeMap<String, Vec<u8>>,
 }
 
-fn read_contents(
+pub(super) fn read_contents(
     files: BTreeMap<String, Vec<u8>>,
     mut structured: BTreeMap<String, Json>,
 ) -> Result<Contents, BundleError> {
@@ -347,10 +286,6 @@ fn check_times(expires: Option<u64>, not_before: Option<u64>, options: &VerifyOp
     }
 }
 
-fn parse_json(name: &str, content: &[u8]) -> Result<Json, BundleError> {
+pub(super) fn parse_json(name: &str, content: &[u8]) -> Result<Json, BundleError> {
     Json::parse(content).map_err(|error| BundleError::Json(name.to_owned(), error.to_string()))
-}
-
-fn canonical(name: &str, content: &[u8]) -> Result<String, BundleError> {
-    parse_json(name, content).map(|json| json.to_canonical())
 }
