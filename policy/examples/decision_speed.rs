@@ -1,7 +1,7 @@
 //! What one decision takes on each engine, at 1,000 workloads with 20 rules each on one node:
 //! `cargo run --release -p nova-policy --example decision_speed [-- PATH-OF-OPA]`.
 //!
-//! Prints the rows of docs/benchmarks.md, "Decisions".
+//! Prints a table with one row for each engine.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
