@@ -6,8 +6,9 @@ use nova_policy::path::CanonicalPath;
 use crate::headers::asks_for_another_method;
 use crate::reason::Reason;
 
-/// Methods that are refused whatever the rules say: they send back what the request held, credentials too.
-const ECHOES: [&str; 2] = ["TRACE", "TRACK"];
+/// Methods that are refused whatever the rules say, also in lower case, which some servers do not mind: CONNECT asks for a
+/// tunnel, the others send back what the request held, credentials too.
+const NEVER: [&str; 3] = ["CONNECT", "TRACE", "TRACK"];
 
 /// The canonical path of a target; `*` is for OPTIONS alone.
 ///
@@ -15,7 +16,7 @@ const ECHOES: [&str; 2] = ["TRACE", "TRACK"];
 /// [`Reason::BadPath`]; [`Reason::Unsupported`] for methods that are never carried; [`Reason::Malformed`] when the query asks
 /// for another method.
 pub fn canonical_path(method: &Method, uri: &Uri) -> Result<CanonicalPath, Reason> {
-    if ECHOES.iter().any(|echo| method.as_str().eq_ignore_ascii_case(echo)) {
+    if NEVER.iter().any(|never| method.as_str().eq_ignore_ascii_case(never)) {
         return Err(Reason::Unsupported);
     }
     if uri.query().is_some_and(asks_for_another_method) {

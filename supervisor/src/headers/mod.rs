@@ -31,6 +31,8 @@ pub fn strip_request_headers(headers: &mut HeaderMap) -> Result<(), OverrideRefu
     let wants_trailers = wants_trailers(headers);
     strip_connection(headers);
     strip_matching(headers, |name| is_identity(name) || is_for_proxies(name));
+    // Answered here. An app that refuses the body unread and goes on could take it for its next request.
+    headers.remove(header::EXPECT);
     if wants_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }

@@ -121,6 +121,13 @@ fn hop_by_hop_headers_stay_on_their_hop() {
 }
 
 #[test]
+fn an_expectation_is_answered_here_and_not_passed_on() {
+    let mut headers = map(&[("expect", "100-continue"), ("content-length", "5")]);
+    strip_request_headers(&mut headers).expect("no override");
+    assert_eq!(names(&headers), ["content-length"]);
+}
+
+#[test]
 fn which_trailers_follow_may_be_said() {
     let mut headers = map(&[("trailer", "x-sum"), ("connection", "close")]);
     strip_request_headers(&mut headers).expect("no override");

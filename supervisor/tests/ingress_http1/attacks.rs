@@ -191,3 +191,26 @@ fn a_refused_upgrade_leaves_nothing_behind_it_unread_or_undecided() {
     stand.settle();
     assert!(!stand.node.guest(A).app.seen().iter().any(|got| got.contains("SMUGGLED")));
 }
+
+// covers: C5.59
+#[test]
+fn a_body_that_an_app_refuses_unread_is_not_its_next_request() {
+    let stand = Stand::start();
+    stand.node.guest(A).serve(|mut link, app| {
+        while let Ok(head) = read_head(&mut link) {
+            // Takes a refused expectation for a promise that no body comes.
+            if !head.to_ascii_lowercase().contains("expect:") && head.starts_with("POST ") {
+                let mut body = vec![0; SMUGGLED.len()];
+                link.read_exact(&mut body).expect("the body");
+            }
+            app.saw(&head);
+            link.send("HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n");
+        }
+    });
+    let mut tls = stand.caller();
+    tls.send(post(&format!("Expect: 100-continue\r\nContent-Length: {}\r\n", SMUGGLED.len()), SMUGGLED));
+    assert_eq!(tls.answer().expect("an answer").status, 401);
+    assert_eq!(tls.ask(ORDER).status, 401);
+    let seen = stand.node.guest(A).app.seen();
+    assert!(seen.len() == 2 && !seen.concat().contains("SMUGGLED"), "{seen:#?}");
+}

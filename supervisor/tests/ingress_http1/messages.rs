@@ -173,6 +173,6 @@ fn item_59_only_100_continue_can_be_expected_and_only_of_a_request_that_is_grant
     assert!(read_head(&mut tls).expect("an answer").starts_with("HTTP/1.1 100 "));
     tls.send("hello");
     assert_eq!(tls.answer().expect("an answer").status, 200);
-    let got = Wanted::line("POST /v1/orders/42").with("content-length: 5").with("expect: 100-Continue").body("hello");
+    let got = Wanted::line("POST /v1/orders/42").with("content-length: 5").body("hello");
     stand.app_got(&[got]);
 }

@@ -134,7 +134,7 @@ fn item_61_trace_and_track_are_refused_even_by_a_rule_for_every_method() {
     let rules = RULES.replace("methods: [GET, HEAD, POST, PUT], paths: ['/v1/orders/**']", "paths: ['/v1/orders/**']");
     let stand = Stand::with(Plan { rules, ..Plan::default() });
     let ask = |method: &str| format!("{method} /v1/orders/42 HTTP/1.1\r\n{HOST}Authorization: Bearer SECRET\r\n\r\n");
-    for method in ["TRACE", "TRACK", "trace", "Track"] {
+    for method in ["TRACE", "TRACK", "trace", "Track", "connect", "Connect"] {
         let mut tls = stand.caller();
         let answer = tls.ask(ask(method));
         assert_eq!(answer.status, 400, "{method}: {answer:?}");

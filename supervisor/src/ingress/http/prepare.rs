@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header, request};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header, request};
 use nova_policy::host::Authority;
 use nova_policy::path::CanonicalPath;
 
@@ -70,9 +70,6 @@ impl Connection<'_> {
         record.dest(authority.host().as_str(), authority.port_or(443));
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
-        if head.method == Method::TRACE || head.method == Method::CONNECT {
-            return Err(Reason::Unsupported);
-        }
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
         let input = self.connect.input().request(head.method.as_str(), &path);
         let permit = self.bearer.decide(self.ingress, &mut head.headers, input, record)?;
