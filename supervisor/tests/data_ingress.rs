@@ -327,7 +327,7 @@ fn a_pooled_connection_with_bytes_too_many_is_never_used_again() {
     assert_eq!(reused, 0, "a poisoned connection carried another request");
 }
 
-// covers: A7b
+// covers: A7b, C14.28
 #[test]
 fn an_answer_that_overtakes_its_request_ends_its_connection() {
     let node = Node::start();

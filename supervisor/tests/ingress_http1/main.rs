@@ -13,6 +13,7 @@ mod headers;
 mod identity;
 mod messages;
 mod paths;
+mod random;
 mod secrecy;
 mod smuggling;
 mod support;
