@@ -72,7 +72,8 @@ pub(crate) fn judge(stand: &Stand, bytes: &str, then: Then, sees: Sees) {
     assert!(!seen.iter().any(|request| request.starts_with("AGAIN ")), "{shown:?}: {seen:#?}");
 }
 
-fn serve_once(stand: &Stand, bytes: &str, then: Then) {
+/// The app answers one request with `bytes`, all others honestly.
+pub(crate) fn serve_once(stand: &Stand, bytes: &str, then: Then) {
     let evil = Mutex::new(Some(bytes.to_owned()));
     stand.node.guest(A).serve(move |mut link, app| {
         let mut was_evil = false;

@@ -2,12 +2,14 @@
 
 use std::cell::Cell;
 use std::io::{Read, Write};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use crate::data::{A, App, Link};
-use crate::support::{HOST, Stand, rest};
+use crate::broken_answers::{Then, serve_once};
+use crate::data::{A, App, HTTPS, Link};
+use crate::support::{HOST, ORDER, Stand, rest};
 
 /// A request that no rule grants, where a careless parser may find it.
 const EVIL: &str = "DELETE /v1/admin?evil HTTP/1.1\r\nHost: service-a.t.nova\r\n\r\n";
@@ -68,15 +70,16 @@ fn spice() -> impl Strategy<Value = String> {
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let parts = prop::collection::vec(prop::sample::select(samples()), 1..4);
     let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<bool>(), spice()), 0..4);
-    (parts, edits).prop_map(|(parts, edits)| {
-        let mut text = parts.concat();
-        for (at, replace, piece) in edits {
-            // All of it is ASCII.
-            let at = at.index(text.len());
-            text.replace_range(at..at + usize::from(replace), &piece);
-        }
-        text.into_bytes()
-    })
+    (parts, edits).prop_map(|(parts, edits)| mutated(parts.concat(), edits).into_bytes())
+}
+
+fn mutated(mut text: String, edits: Vec<(prop::sample::Index, bool, String)>) -> String {
+    for (at, replace, piece) in edits {
+        // All of it is ASCII.
+        let at = at.index(text.len());
+        text.replace_range(at..at + usize::from(replace), &piece);
+    }
+    text
 }
 
 // covers: C5.42, C5.60 (T16)
@@ -108,6 +111,53 @@ fn nothing_that_an_app_could_take_for_a_request_was_not_decided() {
     });
     assert!(outcome.is_ok(), "{outcome:?}");
     assert!(arrived.get() > 100, "only {} requests arrived, which shows nothing", arrived.get());
+}
+
+fn answers() -> impl Strategy<Value = String> {
+    const OK: &str = "HTTP/1.1 200 OK\r\n";
+    let poison = format!("{OK}Content-Length: 4\r\n\r\nEVIL");
+    let samples = vec![
+        format!("{OK}Content-Length: {}\r\n\r\n{poison}", poison.len()),
+        format!("{OK}Transfer-Encoding: chunked\r\n\r\n{:x}\r\n{poison}\r\n0\r\n\r\n", poison.len()),
+        format!("HTTP/1.1 100 Continue\r\n\r\n{OK}Content-Length: 0\r\n\r\n"),
+        format!("HTTP/1.1 304 Not Modified\r\nContent-Length: {}\r\n\r\n", poison.len()),
+        "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+        poison,
+    ];
+    let parts = prop::collection::vec(prop::sample::select(samples), 1..3);
+    let edits = prop::collection::vec((any::<prop::sample::Index>(), any::<bool>(), spice()), 0..3);
+    (parts, edits).prop_map(|(parts, edits)| mutated(parts.concat(), edits))
+}
+
+// covers: C14.13 (T16, T33)
+#[test]
+fn nothing_of_an_answer_is_left_for_the_next_caller() {
+    let stand = Stand::start();
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() });
+    let outcome = runner.run(&answers(), |bytes| {
+        serve_once(&stand, &bytes, Then::Stay);
+        let who = stand.node.svid("x");
+        let mut tls = stand.node.call(Some(&who), HTTPS).expect("connected");
+        // An answer without end is given up: by then it has come as far as it will.
+        tls.tcp().set_read_timeout(Some(Duration::from_millis(300))).expect("set");
+        tls.send(ORDER);
+        let first = tls.answer();
+        if first.is_err() {
+            drop(tls);
+            stand.settle();
+        }
+        let next = stand.node.call(Some(&who), HTTPS).expect("connected").ask(ORDER);
+        prop_assert_eq!(
+            (next.status, next.text()),
+            (200, "honest".to_owned()),
+            "after {:?}, answered {:?}",
+            bytes,
+            first
+        );
+        Ok(())
+    });
+    assert!(outcome.is_ok(), "{outcome:?}");
 }
 
 fn was_decided(head: &str, xfcc: &str) -> bool {
