@@ -264,10 +264,10 @@ fn who_is_denied_too_often_waits_and_its_neighbour_does_not() {
     let node = Node::with(Plan { audit: "denials_per_second = 40", ..Plan::default() });
     let _plain = Upstream::http(&format!("{}:8080", node.ip(80)));
     let mut flood = node.proxy(X);
-    flood.send("GET http://other.test:8080/ HTTP/1.1\r\nHost: other.test\r\n\r\n".repeat(60));
+    flood.send("GET http://other.test:8080/ HTTP/1.1\r\nHost: other.test\r\n\r\n".repeat(120));
     let mut answers = flood.another();
     let reading = std::thread::spawn(move || {
-        (0..60).filter(|_| read_answer(&mut answers).is_ok_and(|answer| answer.status == 403)).count()
+        (0..120).filter(|_| read_answer(&mut answers).is_ok_and(|answer| answer.status == 403)).count()
     });
     let denied = |line: &Value| is(line, &[("workload", "x"), ("kind", "request"), ("verdict", "deny")]);
     until("the flood is under way", || node.audit().iter().any(denied));
@@ -277,8 +277,8 @@ fn who_is_denied_too_often_waits_and_its_neighbour_does_not() {
         assert_eq!(read_answer(&mut neighbour).expect("an answer").status, 200);
     }
     assert!(!reading.is_finished(), "the flood is held up while the neighbour is served");
-    assert_eq!(reading.join().expect("no panic"), 60);
-    let lines = node.audited(60, denied);
+    assert_eq!(reading.join().expect("no panic"), 120);
+    let lines = node.audited(120, denied);
     let share = 20;
     assert!(by_second(&lines).values().all(|lines| *lines <= share), "{:?}", by_second(&lines));
     assert_eq!(count(&node.audit(), &[("kind", "summary")]), 0);

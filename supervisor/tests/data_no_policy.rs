@@ -26,7 +26,7 @@ fn request(node: &Node) -> u16 {
 // covers: B7e
 #[test]
 fn past_expiry_and_grace_new_calls_are_refused_and_open_ones_stay() {
-    let node = Node::with(Plan { policy: "stale_grace = \"4s\"", ..Plan::default() });
+    let node = Node::with(Plan { policy: "stale_grace = \"8s\"", ..Plan::default() });
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     // An app that goes on with its answer when it is told to.
@@ -80,7 +80,7 @@ fn past_expiry_and_grace_new_calls_are_refused_and_open_ones_stay() {
     node.audited(3, |line| is(line, &[("kind", "open")]));
 
     // A bundle for a moment, with the same rules: it decides, then it decides with a warning.
-    node.publish_until(RULES, 3);
+    node.publish_until(RULES, 4);
     until("the node warns", || ready(&node)["warnings"].to_string().contains("has expired"));
     assert!(ready(&node)["ready"] == true && request(&node) == 200, "within its grace it decides: {}", ready(&node));
     until("nothing decides any more", || ready(&node)["ready"] == false);
