@@ -35,6 +35,30 @@ pub fn accept_nonblocking(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Bounds what the kernel may keep of data that came on an AF_VSOCK socket and was not read yet. A listener's bound is that of
+/// the connections it accepts.
+///
+/// # Errors
+/// Those of setsockopt(2).
+pub fn bound_vsock_buffer(socket: &OwnedFd, bytes: u64) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+
+    use nix::libc;
+    /// Of `linux/vm_sockets.h`; its level is the address family.
+    const SO_VM_SOCKETS_BUFFER_SIZE: libc::c_int = 0;
+    // SAFETY: the kernel reads eight bytes from a local that lives until the call returns; the length says so.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::AF_VSOCK,
+            SO_VM_SOCKETS_BUFFER_SIZE,
+            (&raw const bytes).cast(),
+            size_of::<u64>() as libc::socklen_t,
+        )
+    };
+    nix::errno::Errno::result(result).map(drop).map_err(io::Error::from)
+}
+
 /// Registers a descriptor with the current runtime.
 ///
 /// # Errors

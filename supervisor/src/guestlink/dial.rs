@@ -121,6 +121,7 @@ async fn connect_hybrid(path: &std::path::Path, port: u32) -> io::Result<UnixStr
 async fn connect_vsock(cid: u32, port: u32) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let socket = socket::socket(AddressFamily::Vsock, SockType::Stream, flags, None)?;
+    crate::sys::bound_vsock_buffer(&socket, super::VSOCK_BUFFER)?;
     match socket::connect(socket.as_raw_fd(), &VsockAddr::new(cid, port)) {
         Ok(()) | Err(nix::errno::Errno::EINPROGRESS) => {}
         Err(error) => return Err(error.into()),

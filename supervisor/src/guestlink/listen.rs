@@ -90,6 +90,7 @@ impl VsockListener {
     pub fn bind(port: u32) -> io::Result<Self> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket::socket(AddressFamily::Vsock, SockType::Stream, flags, None)?;
+        crate::sys::bound_vsock_buffer(&socket, super::VSOCK_BUFFER)?;
         socket::bind(socket.as_raw_fd(), &VsockAddr::new(nix::libc::VMADDR_CID_ANY, port))?;
         socket::listen(&socket, Backlog::new(BACKLOG)?)?;
         Ok(Self { socket: crate::sys::register(socket)? })
