@@ -77,7 +77,7 @@ impl Service for DataService {
 
     fn tick(&self) {
         self.audit.tick();
-        self.dialer.pools().tick();
+        self.dialer.tick();
     }
 
     fn stopped(&self) {

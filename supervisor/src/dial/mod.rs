@@ -9,6 +9,7 @@ mod resolve;
 mod shared;
 mod tls;
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::net::outbound;
 use crate::net::resolve::Resolver;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
-use crate::state::endpoint::{Endpoint, EndpointSpec};
+use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
 use crate::state::table::EndpointTable;
 use crate::tls::TrustCell;
 
@@ -67,6 +68,18 @@ impl Dialer {
     #[must_use]
     pub fn pools(&self) -> &Rc<Pools> {
         &self.pools
+    }
+
+    /// Closes idle connections that are too old, and those of endpoints that drain or are gone.
+    pub fn tick(&self) {
+        let endpoints = self.endpoints.load();
+        let serving: HashSet<_> = endpoints
+            .iter()
+            .filter(|endpoint| endpoint.stage() < Stage::Draining)
+            .map(|endpoint| endpoint.spec())
+            .map(|spec| (spec.pod_uid.to_string(), spec.generation.to_string()))
+            .collect();
+        self.pools.tick(|pod, generation| serving.contains(&(pod.to_owned(), generation.to_owned())));
     }
 
     /// Opens a connection to the app that an ingress permit names.

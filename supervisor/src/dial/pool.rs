@@ -40,22 +40,17 @@ impl Pools {
         pool
     }
 
-    /// Closes what was idle for too long and forgets pools that nobody uses.
-    pub fn tick(&self) {
+    /// Closes what was idle for too long, and all of pods (and generations) that are not in use any more; forgets pools that
+    /// nobody uses.
+    pub fn tick(&self, in_use: impl Fn(&str, &str) -> bool) {
         let now = Instant::now();
-        self.by_key.borrow_mut().retain(|_, pool| {
-            pool.idle.borrow_mut().retain(|(_, since)| now.duration_since(*since) < IDLE_TIME);
-            pool.shared.borrow_mut().retain(|shared| shared.is_worth_keeping(IDLE_TIME));
+        self.by_key.borrow_mut().retain(|key, pool| {
+            let mut words = key.split(' ').skip(1);
+            let is_in_use = words.next().zip(words.next()).is_some_and(|(pod, number)| in_use(pod, number));
+            let idle_time = if is_in_use { IDLE_TIME } else { Duration::ZERO };
+            pool.idle.borrow_mut().retain(|(_, since)| now.duration_since(*since) < idle_time);
+            pool.shared.borrow_mut().retain(|shared| shared.is_worth_keeping(idle_time));
             Rc::strong_count(pool) > 1 || !pool.is_empty()
-        });
-    }
-
-    /// Closes every idle connection.
-    pub fn clear(&self) {
-        self.by_key.borrow_mut().retain(|_, pool| {
-            pool.idle.borrow_mut().clear();
-            pool.shared.borrow_mut().clear();
-            Rc::strong_count(pool) > 1
         });
     }
 }
