@@ -212,6 +212,22 @@ pub struct Limits {
     pub bytes_per_second: Option<u64>,
     /// New connections per second.
     pub connections_per_second: Option<u32>,
+    /// Longest head of a request.
+    pub max_header_bytes: Option<u32>,
+    /// For a head to come whole.
+    pub header_timeout_ms: Option<u32>,
+    /// Without a request on an HTTP connection.
+    pub idle_timeout_ms: Option<u32>,
+    /// Without a byte on a stream of bytes.
+    pub stream_idle_timeout_ms: Option<u32>,
+    /// In which the body of a request must go on.
+    pub body_timeout_ms: Option<u32>,
+    /// In which the body of an answer must go on.
+    pub answer_timeout_ms: Option<u32>,
+    /// Age at which connections are decided again.
+    pub max_lifetime_ms: Option<u32>,
+    /// They are closed then.
+    pub close_at_max_lifetime: bool,
 }
 
 /// What the reference node agent starts for a placement.

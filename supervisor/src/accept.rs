@@ -15,12 +15,11 @@ use tokio::task::LocalSet;
 
 use crate::guestlink::GuestSocket;
 use crate::net::listen::BACKLOG as LISTEN_BACKLOG;
+use crate::net::pressure::{Pressure, Trouble};
 use crate::state::endpoint::{Endpoint, PortSpec, Stage};
 
 /// Jobs on the way to one thread. A full queue means the thread is stuck; what does not fit is closed.
 const QUEUE: usize = 4096;
-/// How long an accept loop rests when the process has no descriptors left.
-const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// How long a thread may take to stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(2);
 /// How often a thread does its housekeeping.
@@ -38,8 +37,16 @@ pub trait Service: 'static {
     fn stopped(&self);
 }
 
+/// A port that connections are accepted for.
+struct Port {
+    endpoint: Arc<Endpoint>,
+    spec: Arc<PortSpec>,
+    closed: watch::Receiver<bool>,
+    trouble: Trouble,
+}
+
 enum Job {
-    Listen { endpoint: Arc<Endpoint>, port: Arc<PortSpec>, socket: StdTcpListener, closed: watch::Receiver<bool> },
+    Listen { port: Port, socket: StdTcpListener },
     Guest { endpoint: Arc<Endpoint>, stream: GuestSocket },
     Stop(std::sync::mpsc::SyncSender<()>),
 }
@@ -49,6 +56,7 @@ enum Job {
 pub struct Workers {
     threads: Arc<[mpsc::Sender<Job>]>,
     next: Arc<AtomicUsize>,
+    pressure: Pressure,
 }
 
 impl Workers {
@@ -69,13 +77,19 @@ impl Workers {
             wait.recv().map_err(|_| io::Error::other("a data-plane thread ended while it started"))??;
             threads.push(jobs);
         }
-        Ok(Self { threads: threads.into(), next: Arc::default() })
+        Ok(Self { threads: threads.into(), next: Arc::default(), pressure: Pressure::default() })
     }
 
     /// How many threads there are: a port needs as many listening sockets.
     #[must_use]
     pub fn count(&self) -> usize {
         self.threads.len()
+    }
+
+    /// Whether all that accepts can accept.
+    #[must_use]
+    pub fn pressure(&self) -> &Pressure {
+        &self.pressure
     }
 
     /// Accepts on `sockets`, one per thread, until the endpoint drains or `closed` turns true.
@@ -86,12 +100,16 @@ impl Workers {
         sockets: Vec<StdTcpListener>,
         closed: &watch::Receiver<bool>,
     ) {
-        let port = Arc::new(port.clone());
+        let spec = Arc::new(port.clone());
         for (thread, socket) in self.threads.iter().zip(sockets) {
-            let closed = closed.clone();
-            let job = Job::Listen { endpoint: Arc::clone(endpoint), port: Arc::clone(&port), socket, closed };
-            if thread.try_send(job).is_err() {
-                tracing::error!(workload = %endpoint.spec().workload, port = %port.name, "a data-plane thread is stuck: the port is not served by it");
+            let port = Port {
+                endpoint: Arc::clone(endpoint),
+                spec: Arc::clone(&spec),
+                closed: closed.clone(),
+                trouble: self.pressure.accept_loop(),
+            };
+            if thread.try_send(Job::Listen { port, socket }).is_err() {
+                tracing::error!(workload = %endpoint.spec().workload, port = %spec.name, "a data-plane thread is stuck: the port is not served by it");
             }
         }
     }
@@ -158,11 +176,9 @@ fn run<S: Service>(
 
 fn start<S: Service>(service: &Rc<S>, job: Job) {
     match job {
-        Job::Listen { endpoint, port, socket, closed } => match TcpListener::from_std(socket) {
-            Ok(listener) => {
-                drop(tokio::task::spawn_local(accept(Rc::clone(service), endpoint, port, listener, closed)))
-            }
-            Err(error) => tracing::error!(%error, port = %port.name, "a listener cannot be registered"),
+        Job::Listen { port, socket } => match TcpListener::from_std(socket) {
+            Ok(listener) => drop(tokio::task::spawn_local(accept(Rc::clone(service), port, listener))),
+            Err(error) => tracing::error!(%error, port = %port.spec.name, "a listener cannot be registered"),
         },
         Job::Guest { endpoint, stream } => {
             if let Ok(stream) = UnixStream::from_std(stream) {
@@ -174,45 +190,43 @@ fn start<S: Service>(service: &Rc<S>, job: Job) {
     }
 }
 
-async fn accept<S: Service>(
-    service: Rc<S>,
-    endpoint: Arc<Endpoint>,
-    port: Arc<PortSpec>,
-    listener: TcpListener,
-    mut closed: watch::Receiver<bool>,
-) {
+async fn accept<S: Service>(service: Rc<S>, port: Port, listener: TcpListener) {
+    let Port { endpoint, spec, mut closed, mut trouble } = port;
+    let serve = |(stream, from)| Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&spec), stream, from);
     let mut stage = endpoint.watch_stage();
+    let mut waiting = None;
     loop {
         let draining = stage.wait_for(|stage| *stage >= Stage::Draining);
         let closing = closed.wait_for(|closed| *closed);
-        let accepted = tokio::select! {
+        tokio::select! {
             biased;
             // Before the next connection: somebody who connects without a pause must not keep the port open.
             _ = draining => break,
             _ = closing => break,
-            accepted = listener.accept() => accepted,
-        };
-        match accepted {
-            Ok((stream, from)) => Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&port), stream, from),
-            Err(error) if is_about_one_connection(&error) => {}
-            Err(error) => {
-                tracing::warn!(%error, port = %port.name, "accept failed; resting");
-                tokio::time::sleep(ACCEPT_REST).await;
-            }
+            () = next(&listener, &endpoint, &mut trouble, &mut waiting) => {}
         }
+        waiting.take().map(serve);
     }
+    waiting.take().map(serve);
     // What the kernel had accepted before we close would be reset: serve it, up to what its queue can hold. Outside of the
     // task's budget, which would call the queue empty too early.
     for _ in 0..LISTEN_BACKLOG {
-        let next = tokio::task::coop::unconstrained(listener.accept()).now_or_never();
-        let Some(Ok((stream, from))) = next else { break };
-        Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&port), stream, from);
+        let Some(Ok(accepted)) = tokio::task::coop::unconstrained(listener.accept()).now_or_never() else { break };
+        serve(accepted);
     }
 }
 
-fn is_about_one_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
-    )
+/// Puts the next connection into `waiting`, and returns when it is its turn. Connections that come faster than the endpoint's
+/// rate stay in the kernel's queue meanwhile: they are late, not lost, and cost no descriptor.
+async fn next(
+    listener: &TcpListener,
+    endpoint: &Endpoint,
+    trouble: &mut Trouble,
+    waiting: &mut Option<(TcpStream, SocketAddr)>,
+) {
+    *waiting = Some(trouble.next("callers", || listener.accept()).await);
+    let turn = endpoint.arrive();
+    if !turn.is_zero() {
+        tokio::time::sleep(turn).await;
+    }
 }

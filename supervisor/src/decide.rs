@@ -150,6 +150,7 @@ pub async fn until_revoked(cut: &mut Cut, decider: &Decider, permit: &Permit) ->
             Event::PolicyChanged if decider.still_allows(permit) => {}
             Event::PolicyChanged => return Reason::PolicyRevoked,
             Event::Closed => return Reason::Draining,
+            Event::Aged => return Reason::MaxLifetime,
             Event::PeerEnded(reason) => return reason,
             Event::Draining | Event::PeerEnding(_) => {}
         }

@@ -46,6 +46,10 @@ pub enum Reason {
     Draining,
     /// A limit of the endpoint is reached.
     LimitConnections,
+    /// The endpoint's connections come faster than its limit allows.
+    LimitRate,
+    /// The endpoint's share of the process's connections is used up.
+    LimitProcess,
     /// TLS: the client sent no certificate.
     NoClientCert,
     /// TLS: the peer's certificate does not lead to a trusted root, or claims what its CA may not.
@@ -90,6 +94,10 @@ pub enum Reason {
     Unsupported,
     /// Nothing was sent in time.
     IdleTimeout,
+    /// The body of a request stood still.
+    BodyTimeout,
+    /// The connection is as old as connections may get.
+    MaxLifetime,
     /// Both sides finished.
     Done,
     /// One side was reset.
@@ -123,6 +131,8 @@ impl Reason {
             Self::EndpointNotReady => "endpoint_not_ready",
             Self::Draining => "draining",
             Self::LimitConnections => "limit_connections",
+            Self::LimitRate => "limit_rate",
+            Self::LimitProcess => "limit_process",
             Self::NoClientCert => "no_client_cert",
             Self::PeerUntrusted => "peer_untrusted",
             Self::PeerExpired => "peer_expired",
@@ -145,6 +155,8 @@ impl Reason {
             Self::GuestUnreachable => "guest_unreachable",
             Self::Unsupported => "unsupported",
             Self::IdleTimeout => "idle_timeout",
+            Self::BodyTimeout => "body_timeout",
+            Self::MaxLifetime => "max_lifetime",
             Self::Done => "done",
             Self::Reset => "reset",
             Self::Aborted => "aborted",
@@ -172,10 +184,14 @@ impl Reason {
             | Self::EndpointNotReady
             | Self::Draining
             | Self::LimitConnections
+            | Self::LimitRate
+            | Self::LimitProcess
+            | Self::MaxLifetime
             | Self::Aborted => Public::Unavailable,
             Self::Malformed | Self::BadPath | Self::BadDestination | Self::SniMismatch => Public::Malformed,
             Self::Unsupported => Public::NotCarried,
             Self::UpstreamTimeout | Self::IdleTimeout => Public::UpstreamTimeout,
+            Self::BodyTimeout => Public::TooSlow,
             Self::GuestRefused | Self::GuestUnreachable => Public::Unavailable,
             Self::BadHello
             | Self::WrongToken
@@ -213,6 +229,8 @@ pub enum Public {
     Malformed,
     /// 400: a form or method that is not carried.
     NotCarried,
+    /// 408: the rest of the request did not come.
+    TooSlow,
     /// 503: cannot decide, cannot record or cannot serve now.
     Unavailable,
     /// 502: the upstream failed.
@@ -230,6 +248,7 @@ impl Public {
             Self::NoToken | Self::BadToken => 401,
             Self::Denied | Self::UseHttp => 403,
             Self::Malformed | Self::NotCarried => 400,
+            Self::TooSlow => 408,
             Self::Unavailable => 503,
             Self::UpstreamFailed => 502,
             Self::UpstreamTimeout => 504,
@@ -243,7 +262,7 @@ impl Public {
         match self {
             Self::Ok => 0,
             Self::Malformed => 3,
-            Self::UpstreamTimeout => 4,
+            Self::UpstreamTimeout | Self::TooSlow => 4,
             Self::Denied | Self::UseHttp => 7,
             Self::NotCarried => 13,
             Self::NoToken | Self::BadToken => 16,
@@ -278,6 +297,7 @@ impl Public {
             Self::NotCarried => {
                 "this form or method is not carried; a proxy takes `GET http://host/path` and `CONNECT host:port`, and no TRACE"
             }
+            Self::TooSlow => "the body of the request did not go on; send it faster",
             Self::Unavailable => "the call cannot be decided or served at the moment; try again",
             Self::UpstreamFailed => "the destination could not be reached or did not prove its identity",
             Self::UpstreamTimeout => "the destination did not answer in time",

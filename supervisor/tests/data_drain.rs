@@ -2,11 +2,11 @@
 
 mod data;
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::channel;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use data::{A, HTTPS, Node, RAW, Upstream, X, is, read_answer, read_head, read_request, until};
+use data::{A, HTTPS, Node, Plan, RAW, Upstream, X, is, read_answer, read_head, read_request, until};
 
 // covers: R12
 #[test]
@@ -95,4 +95,117 @@ fn what_outlasts_the_drain_is_cut_and_recorded() {
     assert!(is(&close, &[("close", "draining")]), "{close}");
     until("it is drained", || node.endpoint("service-a").is_none_or(|row| row["phase"] == "DRAINED"));
     assert!(node.connections().is_empty());
+}
+
+// covers: C11b
+#[test]
+fn an_answer_that_ends_three_seconds_after_the_drain_began_arrives_whole_and_says_close() {
+    let node = Node::start();
+    let (go, wait) = channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    node.guest(A).serve(move |mut link, _| {
+        let Ok(_) = read_request(&mut link) else { return };
+        let _ = wait.lock().expect("no panic").recv();
+        link.send("HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n");
+        for _ in 0..30 {
+            std::thread::sleep(Duration::from_millis(100));
+            link.send([b'x'; 10_000]);
+        }
+        let _ = link.rest();
+    });
+    let mut slow = node.call(Some(&node.svid("x")), HTTPS).expect("connected");
+    slow.send("GET /v1/orders/slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    until("it is on its way", || node.open("service-a") == 1);
+    node.edit_endpoint("service-a", "state: ready", "state: draining");
+    until("it drains", || node.stage("service-a").as_deref() == Some("draining"));
+    let began = Instant::now();
+    go.send(()).expect("the app waits");
+    let answer = slow.answer().expect("the whole answer");
+    assert!(began.elapsed() >= Duration::from_secs(3));
+    assert_eq!((answer.status, answer.body.len()), (200, 300_000));
+    assert_eq!(answer.header("connection").as_deref(), Some("close"), "{}", answer.head);
+    let line = node.audited_once(|line| is(line, &[("kind", "request"), ("direction", "ingress")]));
+    assert!(is(&line, &[("close", "done")]) && line["bytes_out"] == 300_000, "{line}");
+}
+
+// covers: C11b
+#[test]
+fn idle_connections_into_a_draining_guest_are_closed_at_once() {
+    let node = Node::start();
+    let ended = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = std::sync::Arc::clone(&ended);
+    node.guest(A).serve(move |mut link, app| {
+        if link.target == "15432" {
+            return drop(link.rest());
+        }
+        while let Ok(request) = read_request(&mut link) {
+            app.saw(&request);
+            link.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+        count.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    });
+    let mut caller = node.call(Some(&node.svid("x")), HTTPS).expect("connected");
+    assert_eq!(caller.ask("GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n").status, 200);
+    // Something else that is open keeps the endpoint from ending.
+    let mut stream = data::dial(&node.ip(99), &format!("{}:{RAW}", node.ip(21))).expect("connected");
+    stream.write_all(b"x").expect("sent");
+    until("both are counted", || node.open("service-a") == 2);
+    let began = Instant::now();
+    node.edit_endpoint("service-a", "state: ready", "state: draining");
+    until("the app sees the end", || ended.load(std::sync::atomic::Ordering::SeqCst) == 1);
+    // An idle connection is kept for four seconds where nothing drains; the file is looked at five times a second.
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(node.stage("service-a").as_deref(), Some("draining"));
+}
+
+fn resets(tcp: &std::net::TcpStream) {
+    socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO)).expect("set");
+}
+
+// covers: C11e
+#[test]
+fn a_reset_is_carried_as_a_reset_and_an_end_as_an_end_both_ways() {
+    // Links that carry records can say both; on a plain one a reset is an end.
+    let node = Node::with(Plan { half_close: false, ..Plan::default() });
+    let (saw, seen) = channel();
+    let saw = std::sync::Mutex::new(saw);
+    node.guest(A).serve(move |mut link, _| {
+        let mut word = [0; 5];
+        let _ = link.read_exact(&mut word);
+        match &word {
+            b"reset" => {
+                let _ = link.stream.write_all(&[2, 0, 0]);
+            }
+            b"ended" => link.finish(),
+            _ => {}
+        }
+        let end = link.read(&mut word).map_err(|error| error.kind());
+        link.finish();
+        let _ = saw.lock().expect("no panic").send(end);
+    });
+    let call = |word: &[u8]| {
+        let mut tcp = data::dial(&node.ip(99), &format!("{}:{RAW}", node.ip(21))).expect("connected");
+        tcp.write_all(word).expect("sent");
+        tcp
+    };
+    let next = || seen.recv_timeout(data::PATIENCE).expect("the app saw an end");
+    let caller = call(b"hello");
+    until("it is carried", || node.open("service-a") == 1);
+    resets(&caller);
+    drop(caller);
+    assert_eq!(next(), Err(ErrorKind::ConnectionReset), "of the caller");
+    let caller = call(b"hello");
+    caller.shutdown(std::net::Shutdown::Write).expect("ended");
+    assert_eq!(next(), Ok(0), "of the caller");
+    drop(caller);
+    let mut caller = call(b"reset");
+    assert_eq!(caller.read(&mut [0; 8]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset), "of the app");
+    let _ = next();
+    let mut caller = call(b"ended");
+    assert_eq!(caller.read(&mut [0; 8]).expect("in good order"), 0, "of the app");
+    caller.write_all(b"!").expect("the other way is open");
+    assert_eq!(next(), Ok(1));
+    let closes = node.audited(3, |line| is(line, &[("kind", "close"), ("direction", "ingress")]));
+    let ends: Vec<_> = closes.iter().map(|line| line["close"].as_str().expect("a reason")).collect();
+    assert_eq!(ends.iter().filter(|end| **end == "reset").count(), 2, "{ends:?}");
 }

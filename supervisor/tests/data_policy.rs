@@ -68,11 +68,12 @@ fn a_revoked_grant_ends_what_is_open_under_it_and_nothing_else() {
     assert!(cut.is_err(), "an answer that was cut does not look whole: {cut:?}");
     assert!(!matches!(idle.read(&mut [0; 8]), Ok(1..)));
     until("nothing is left open", || node.connections().is_empty());
-    let revoked = node.audited(6, |line| is(line, &[("close", "policy_revoked")]));
+    let revoked = node.audited(8, |line| is(line, &[("close", "policy_revoked")]));
     let kinds: Vec<_> = revoked.iter().map(|line| (&line["direction"], &line["kind"])).collect();
     for wanted in [
         ("egress", "close"),
         ("egress", "request"),
+        ("egress", "connection"),
         ("ingress", "request"),
         ("ingress", "close"),
         ("ingress", "connection"),
@@ -151,7 +152,7 @@ fn a_grant_that_is_revoked_while_its_destination_is_dialled_opens_nothing() {
     let mut got = Vec::new();
     let _ = link.read_to_end(&mut got);
     assert!(!String::from_utf8_lossy(&got).contains("secret"), "{}", String::from_utf8_lossy(&got));
-    node.audited_once(|line| is(line, &[("direction", "egress"), ("close", "policy_revoked")]));
+    node.audited_once(|line| is(line, &[("kind", "close"), ("direction", "egress"), ("close", "policy_revoked")]));
 }
 
 /// Two destinations: every rule of the one only audits; of the other, one does not.

@@ -46,7 +46,7 @@ fn spec() -> Arc<EndpointSpec> {
         dependencies: Vec::new(),
         boot_token: BootToken([1; 16]),
         drain_timeout: Duration::ZERO,
-        limits: EndpointLimits { max_connections: 1, max_handshakes: 1 },
+        limits: EndpointLimits::default(),
     })
 }
 

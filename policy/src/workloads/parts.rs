@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use nova_proto::ids::PortName;
@@ -193,20 +194,53 @@ fn dependency(reader: &mut Reader<'_>, node: &Node) -> Option<Dependency> {
     Some(Dependency { host: host?, port: port?, guest_ip: guest_ip? })
 }
 
+const LIMIT_KEYS: [&str; 12] = [
+    "max_connections",
+    "max_handshakes",
+    "bytes_per_second",
+    "connections_per_second",
+    "max_header_bytes",
+    "header_timeout_ms",
+    "idle_timeout_ms",
+    "stream_idle_timeout_ms",
+    "body_timeout_ms",
+    "answer_timeout_ms",
+    "max_lifetime_ms",
+    "close_at_max_lifetime",
+];
+
+/// A day: what takes longer is a mistake of the unit.
+const MAX_TIMEOUT_MS: u64 = 86_400_000;
+
 pub(super) fn limits(reader: &mut Reader<'_>, map: &Map<'_>) -> Limits {
-    let keys = ["max_connections", "max_handshakes", "bytes_per_second", "connections_per_second"];
-    let Some(map) = map.get("limits").and_then(|node| reader.map(node, "limits", &keys)) else {
+    let Some(map) = map.get("limits").and_then(|node| reader.map(node, "limits", &LIMIT_KEYS)) else {
         return Limits::default();
     };
-    let mut small = |name: &str, max: u64| {
-        let value = map.get(name).and_then(|node| reader.number(node, name, 1..=max))?;
-        u32::try_from(value).ok()
-    };
-    let (max_connections, max_handshakes) = (small("max_connections", 100_000), small("max_handshakes", 10_000));
-    let connections_per_second = small("connections_per_second", 1_000_000);
+    let close_at_max_lifetime =
+        map.get("close_at_max_lifetime").and_then(|node| reader.flag(node, "close_at_max_lifetime")).unwrap_or(false);
+    if close_at_max_lifetime && map.get("max_lifetime_ms").is_none() {
+        reader.fail(map.at, "close_at_max_lifetime stands alone", "add max_lifetime_ms, or remove it");
+    }
     let bytes_per_second =
         map.get("bytes_per_second").and_then(|node| reader.number(node, "bytes_per_second", 1..=1_000_000_000_000));
-    Limits { max_connections, max_handshakes, bytes_per_second, connections_per_second }
+    let mut number = |name: &str, range: RangeInclusive<u64>| {
+        let value = map.get(name).and_then(|node| reader.number(node, name, range))?;
+        u32::try_from(value).ok()
+    };
+    Limits {
+        max_connections: number("max_connections", 1..=100_000),
+        max_handshakes: number("max_handshakes", 1..=10_000),
+        bytes_per_second,
+        connections_per_second: number("connections_per_second", 1..=1_000_000),
+        max_header_bytes: number("max_header_bytes", 1024..=65_536),
+        header_timeout_ms: number("header_timeout_ms", 1..=MAX_TIMEOUT_MS),
+        idle_timeout_ms: number("idle_timeout_ms", 1..=MAX_TIMEOUT_MS),
+        stream_idle_timeout_ms: number("stream_idle_timeout_ms", 1..=MAX_TIMEOUT_MS),
+        body_timeout_ms: number("body_timeout_ms", 1..=MAX_TIMEOUT_MS),
+        answer_timeout_ms: number("answer_timeout_ms", 1..=MAX_TIMEOUT_MS),
+        max_lifetime_ms: number("max_lifetime_ms", 1..=30 * MAX_TIMEOUT_MS),
+        close_at_max_lifetime,
+    }
 }
 
 pub(super) fn guest(reader: &mut Reader<'_>, map: &Map<'_>) -> Option<Guest> {

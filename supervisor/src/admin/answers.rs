@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::protocol::{CheckView, Code, ConnectionView, EndpointView, Failure, ReadyView, Request};
+use super::protocol::{BudgetView, CheckView, Code, ConnectionView, EndpointView, Failure, ReadyView, Request};
 use super::{AdminHandles, replay};
 use crate::conn::Live;
 use crate::state::endpoint::{Backend, Endpoint, PortMode, PortSpec, Protocol, Stage};
@@ -115,7 +115,24 @@ fn ready(handles: &AdminHandles) -> ReadyView {
     if let Some(error) = status.last_error {
         warnings.push(format!("the last bundle was refused ({}): {}", error.reason, error.message));
     }
-    ReadyView { node: handles.node.clone(), ready: checks.iter().all(|check| check.ok), checks, warnings }
+    ReadyView {
+        node: handles.node.clone(),
+        ready: checks.iter().all(|check| check.ok),
+        checks,
+        connections: budget(handles),
+        warnings,
+    }
+}
+
+fn budget(handles: &AdminHandles) -> BudgetView {
+    let view = handles.endpoints.budget().view();
+    BudgetView {
+        budget: view.connections,
+        open: handles.endpoints.load().iter().map(|endpoint| endpoint.open_connections()).sum(),
+        guaranteed: view.guaranteed,
+        shared: view.shared,
+        shared_open: view.shared_used,
+    }
 }
 
 fn policy_check(handles: &AdminHandles, last_error: Option<&str>) -> CheckView {

@@ -144,8 +144,25 @@ pub struct ReadyView {
     pub ready: bool,
     /// Each check.
     pub checks: Vec<CheckView>,
+    /// How many connections the process may carry, and what is used of that.
+    pub connections: BudgetView,
     /// What an operator should know all the same.
     pub warnings: Vec<String>,
+}
+
+/// The connections of the process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetView {
+    /// All that it may carry; from its limit of open files.
+    pub budget: usize,
+    /// Open ones of all endpoints.
+    pub open: usize,
+    /// Those that belong to each endpoint alone.
+    pub guaranteed: usize,
+    /// Those that endpoints share beyond that.
+    pub shared: usize,
+    /// Shared ones in use.
+    pub shared_open: usize,
 }
 
 /// One check.

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
@@ -26,21 +27,49 @@ pub const DEADLINE: Duration = Duration::from_secs(30);
 /// When the socket cannot be used on this runtime.
 pub async fn serve(socket: &AdminSocket, handles: Arc<AdminHandles>, stop: impl Future<Output = ()>) -> io::Result<()> {
     let listener = socket.listener()?;
+    let mut spare = Spare::default();
     let mut clients = JoinSet::new();
     tokio::pin!(stop);
     loop {
+        spare.keep();
         tokio::select! {
             () = &mut stop => return Ok(()),
             Some(_) = clients.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => admit(stream, &handles, &mut clients),
-                // Out of descriptors: the error stays until one is free, so wait instead of spinning.
+                // Out of descriptors, which is when an operator has questions: one client gets the one that was kept.
                 Err(error) => {
                     tracing::warn!(%error, "the operator's socket cannot accept a client");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    spare.give_up();
+                    if let Some(Ok((stream, _))) = listener.accept().now_or_never() {
+                        admit(stream, &handles, &mut clients);
+                    }
+                    // The error stays until a descriptor is free, so wait instead of spinning. A client that goes leaves its
+                    // own behind, which is to be kept again before anybody else takes it.
+                    tokio::select! {
+                        Some(_) = clients.join_next() => {}
+                        () = tokio::time::sleep(Duration::from_millis(100)) => {}
+                    }
                 }
             },
         }
+    }
+}
+
+/// A descriptor that is kept for the moment when there are no others.
+#[derive(Default)]
+struct Spare(Option<std::fs::File>);
+
+impl Spare {
+    /// Has one, if one can be had.
+    fn keep(&mut self) {
+        if self.0.is_none() {
+            self.0 = std::fs::File::open("/dev/null").ok();
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.0 = None;
     }
 }
 

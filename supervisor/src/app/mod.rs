@@ -32,8 +32,10 @@ use crate::guestlink::LinkPorts;
 use crate::identity::IdentitySource;
 use crate::ingress::KnownBy;
 use crate::net::guard::AddressGuard;
+use crate::net::pressure::Pressure;
 use crate::net::privileges;
 use crate::net::routes::{RouteHelper, Routes, refuse_forwarding};
+use crate::state::budget::Budget;
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
 use crate::tls::{Certificates, PeerVerifier};
@@ -82,7 +84,9 @@ pub enum AppError {
 /// # Errors
 /// [`AppError`] when something that it cannot do without is missing.
 pub fn run(config: Config) -> Result<(), AppError> {
-    privileges::raise_file_limit().map_err(|error| AppError::System("raising the limit of open files", error))?;
+    let files =
+        privileges::raise_file_limit().map_err(|error| AppError::System("raising the limit of open files", error))?;
+    let budget = Budget::of_files(files);
     let routes = Arc::new(match &config.routes {
         RouteConfig::Managed { subnet } => Routes::Managed(RouteHelper::spawn(*subnet)?),
         RouteConfig::External => {
@@ -98,12 +102,17 @@ pub fn run(config: Config) -> Result<(), AppError> {
         .enable_all()
         .build()
         .map_err(|error| AppError::System("starting the control runtime", error))?;
-    let outcome = runtime.block_on(serve(config, routes, runtime.handle().clone()));
+    let outcome = runtime.block_on(serve(config, budget, routes, runtime.handle().clone()));
     runtime.shutdown_background();
     outcome
 }
 
-async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Handle) -> Result<(), AppError> {
+async fn serve(
+    config: Config,
+    budget: Arc<Budget>,
+    routes: Arc<Routes>,
+    handle: tokio::runtime::Handle,
+) -> Result<(), AppError> {
     if let EndpointSource::File { path } = &config.endpoints {
         FileSource::new(path.clone(), config.node.id.clone()).load()?;
     }
@@ -117,7 +126,7 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     let tokens = Arc::new(tokens(&config, source.as_ref())?);
     tokio::spawn(Arc::clone(&tokens).follow(crate::tokens::Timing::default()));
     let known_by = KnownBy { verifier, certificates, tokens };
-    let shared = shared(&config, known_by, presence_lost)?;
+    let shared = shared(&config, budget, known_by, presence_lost)?;
     let follower = Arc::clone(&trust);
     let feed = open_feed(&config, &shared, move |policy| follower.follow(Some(policy)))?;
     let (plane, workers) = start_data_plane(&config, &shared, handle)?;
@@ -130,7 +139,7 @@ async fn serve(config: Config, routes: Arc<Routes>, handle: tokio::runtime::Hand
     tokio::spawn(trust::watch(Arc::clone(&trust), dir, Arc::clone(&shared.policy), control.clone()));
     tokio::spawn(certificates::watch(Arc::clone(&shared.known_by.certificates)));
     let admin = AdminSocket::bind(&config.admin.socket)?;
-    let handles = Arc::new(admin_handles(&config, &shared, feed, trust));
+    let handles = Arc::new(admin_handles(&config, &shared, feed, trust, workers.pressure().clone()));
     tracing::info!(node = %config.node.id, instance = %config.node.instance, admin = %admin.path().display(), "serving");
     let stopped = async {
         tokio::select! {
@@ -181,13 +190,14 @@ fn stop_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError
 
 fn shared(
     config: &Config,
+    budget: Arc<Budget>,
     known_by: KnownBy,
     presence_lost: crate::egress::PresenceLost,
 ) -> Result<data::Shared, AppError> {
     let audit = AuditSink::open(&config.audit, &config.node)
         .map_err(|source| AppError::Audit { path: config.audit.file.clone(), source })?;
     Ok(data::Shared {
-        endpoints: Arc::<EndpointTable>::default(),
+        endpoints: Arc::new(EndpointTable::within(budget)),
         policy: Arc::<PolicyCell>::default(),
         audit,
         registry: Arc::<Registry>::default(),
@@ -272,7 +282,13 @@ fn start_control(
     control
 }
 
-fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>, trust: Arc<Trust>) -> AdminHandles {
+fn admin_handles(
+    config: &Config,
+    shared: &data::Shared,
+    feed: Arc<BundleFeed>,
+    trust: Arc<Trust>,
+    pressure: Pressure,
+) -> AdminHandles {
     let (audit, events) = (Arc::clone(&shared.audit), Arc::clone(&shared.audit));
     let certificates = Arc::clone(&shared.known_by.certificates);
     let tokens = Arc::clone(&shared.known_by.tokens);
@@ -290,13 +306,7 @@ fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>, 
         feed,
         audit_file: config.audit.file.clone(),
         connections: Arc::clone(&shared.registry),
-        checks: vec![Check {
-            name: "audit",
-            probe: Box::new(move || {
-                let remedy = "the audit log cannot be written: free space on its disk, or move it with [audit] file";
-                if audit.is_writable() { Ok(()) } else { Err(remedy.to_owned()) }
-            }),
-        }],
+        checks: vec![audit_check(audit), accept_check(pressure)],
         warnings,
         watches: vec![
             Box::new(move || certificates.warnings(SystemTime::now())),
@@ -305,4 +315,15 @@ fn admin_handles(config: &Config, shared: &data::Shared, feed: Arc<BundleFeed>, 
             Box::new(move || events.events_warning().into_iter().collect()),
         ],
     }
+}
+
+fn audit_check(audit: Arc<AuditSink>) -> Check {
+    let remedy = "the audit log cannot be written: free space on its disk, or move it with [audit] file";
+    Check { name: "audit", probe: Box::new(move || if audit.is_writable() { Ok(()) } else { Err(remedy.to_owned()) }) }
+}
+
+fn accept_check(pressure: Pressure) -> Check {
+    let remedy = "connections cannot be accepted: no open files or no memory left; raise the limit of open files \
+                  (LimitNOFILE), or lower max_connections of the endpoints";
+    Check { name: "accept", probe: Box::new(move || if pressure.is_none() { Ok(()) } else { Err(remedy.to_owned()) }) }
 }

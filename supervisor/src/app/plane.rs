@@ -25,9 +25,6 @@ use crate::tls::Certificates;
 
 /// A health check takes at most this long; the control service bounds it further.
 const HEALTH_DEADLINE: Duration = Duration::from_secs(10);
-/// How long an accept loop rests when the process has no descriptors left.
-const ACCEPT_REST: Duration = Duration::from_millis(50);
-
 type PortKey = (usize, String);
 
 /// The data plane, as the control service drives it.
@@ -59,17 +56,14 @@ impl Plane {
         let _context = self.guests.enter();
         let listener = VsockListener::bind(self.host_port)?;
         let (workers, by_cid, audit) = (self.workers.clone(), Arc::clone(&self.by_cid), Arc::clone(&self.audit));
+        let mut trouble = workers.pressure().accept_loop();
         self.guests.spawn(async move {
             loop {
-                match listener.accept().await {
-                    // A CID that belongs to no endpoint is nobody: the connection is dropped.
-                    Ok((cid, stream)) => {
-                        let endpoint = lock(&by_cid).get(&cid).cloned();
-                        if let Some(endpoint) = endpoint {
-                            hand_over(&workers, &endpoint, stream, &audit);
-                        }
-                    }
-                    Err(error) => rest(&error).await,
+                let (cid, stream) = trouble.next("vsock guests", || listener.accept()).await;
+                // A CID that belongs to no endpoint is nobody: the connection is dropped.
+                let endpoint = lock(&by_cid).get(&cid).cloned();
+                if let Some(endpoint) = endpoint {
+                    hand_over(&workers, &endpoint, stream, &audit);
                 }
             }
         });
@@ -157,13 +151,13 @@ impl Drop for VsockGuest {
 }
 
 async fn accept(listener: Listener, workers: Workers, endpoint: Arc<Endpoint>, audit: Arc<AuditSink>) {
+    let mut trouble = workers.pressure().accept_loop();
     loop {
-        match listener.accept().await {
-            Ok(Accepted::Guest(stream)) => hand_over(&workers, &endpoint, stream, &audit),
-            Ok(Accepted::WrongPeer) => {
+        match trouble.next("a guest", || listener.accept()).await {
+            Accepted::Guest(stream) => hand_over(&workers, &endpoint, stream, &audit),
+            Accepted::WrongPeer => {
                 Record::open(&audit, Kind::Connection, "egress", &endpoint.spec()).deny(Reason::WrongPeer);
             }
-            Err(error) => rest(&error).await,
         }
     }
 }
@@ -172,11 +166,6 @@ fn hand_over(workers: &Workers, endpoint: &Arc<Endpoint>, stream: GuestSocket, a
     if !workers.guest_stream(endpoint, stream) {
         Record::open(audit, Kind::Connection, "egress", &endpoint.spec()).deny(Reason::LimitConnections);
     }
-}
-
-async fn rest(error: &io::Error) {
-    tracing::warn!(%error, "accepting a guest failed; resting");
-    tokio::time::sleep(ACCEPT_REST).await;
 }
 
 fn key(endpoint: &Arc<Endpoint>, port: &PortSpec) -> PortKey {

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use nova_supervisor::admin::protocol::{
-    ConnectionView, DecisionView, EndView, EndpointView, ExplanationView, ReadyView, ReplayView, RuleView, TestView,
+    BudgetView, ConnectionView, DecisionView, EndView, EndpointView, ExplanationView, ReadyView, ReplayView, RuleView,
+    TestView,
 };
 use serde_json::{Error, Value};
 
@@ -62,6 +63,11 @@ pub(super) fn ready(answer: &Value) -> Text {
     let mut text = format!("{}: {}\n", if view.ready { "ready" } else { "not ready" }, cell(&view.node));
     let row = |check: nova_supervisor::admin::protocol::CheckView| [check.name, yes(check.ok), check.message];
     text += &table(["check", "ok", "what to do"], view.checks.into_iter().map(row).collect(), "");
+    let BudgetView { budget, open, guaranteed, shared, shared_open } = view.connections;
+    text += &format!(
+        "connections: {open} of {budget}; each endpoint has {guaranteed} of its own, {shared_open} of {shared} shared \
+         ones are in use\n"
+    );
     for warning in view.warnings {
         text += &format!("warning: {}\n", cell(warning));
     }

@@ -7,3 +7,4 @@ mod request;
 pub use self::error::BodyError;
 pub use self::reply::{Forwarded, InFlight, Lease, ReplyBody};
 pub use self::request::{Inbound, Meter, RequestBody};
+pub use super::flow::BodyRules;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::PeerWatch;
 use crate::reason::Reason;
@@ -31,7 +32,7 @@ async fn peer_event(peer: &mut Option<PeerWatch>) -> Event {
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Another policy is active: decide again.
+    /// Another policy is active, or the connection has reached its lifetime: decide again.
     PolicyChanged,
     /// Finish what is open, take nothing new.
     Draining,
@@ -39,6 +40,8 @@ pub enum Event {
     PeerEnding(Reason),
     /// The caller is nobody any more: end now.
     PeerEnded(Reason),
+    /// As old as it may get: finish what is open, take nothing new.
+    Aged,
     /// End now.
     Closed,
 }
@@ -49,6 +52,35 @@ pub struct Cut {
     policy: watch::Receiver<u64>,
     last: Option<Stage>,
     peer: Option<PeerWatch>,
+    age: Age,
+}
+
+/// When a connection has to be looked at for its age alone.
+struct Age {
+    lifetime: Option<Duration>,
+    /// Then it ends, instead of being decided again.
+    ends: bool,
+    next: Instant,
+}
+
+impl Age {
+    fn of(endpoint: &Endpoint) -> Self {
+        let limits = endpoint.spec().limits;
+        let lifetime = limits.max_lifetime;
+        Self { lifetime, ends: limits.close_at_max_lifetime, next: Instant::now() + lifetime.unwrap_or_default() }
+    }
+
+    async fn until_next(&self) {
+        match self.lifetime {
+            Some(_) => tokio::time::sleep_until(self.next).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn passed(&mut self) -> Event {
+        self.next = Instant::now() + self.lifetime.unwrap_or_default();
+        if std::mem::take(&mut self.ends) { Event::Aged } else { Event::PolicyChanged }
+    }
 }
 
 impl Cut {
@@ -58,7 +90,7 @@ impl Cut {
     pub fn watch(endpoint: &Endpoint, policy: &PolicyCell) -> Self {
         let mut policy = policy.watch();
         policy.mark_changed();
-        Self { stage: endpoint.watch_stage(), policy, last: None, peer: None }
+        Self { stage: endpoint.watch_stage(), policy, last: None, peer: None, age: Age::of(endpoint) }
     }
 
     /// The same for a connection whose caller is known by a certificate.
@@ -87,6 +119,7 @@ impl Cut {
                     return if changed.is_err() { Event::Closed } else { Event::PolicyChanged };
                 }
                 event = peer_event(&mut self.peer) => return event,
+                () = self.age.until_next() => return self.age.passed(),
             }
         }
     }

@@ -8,7 +8,9 @@
 //! anywhere ends the connection and writes its record.
 
 pub mod body;
+mod bounds;
 mod cut;
+mod flow;
 mod peer;
 mod registry;
 pub mod reply;
@@ -20,8 +22,9 @@ use std::sync::Arc;
 use crate::audit::{AuditSink, Kind, Record};
 use crate::identity::PeerIdentity;
 use crate::reason::Reason;
-use crate::state::endpoint::{Endpoint, EndpointSpec, Slot};
+use crate::state::endpoint::{Endpoint, EndpointSpec, NoRoom, Slot};
 
+pub use bounds::HttpBounds;
 pub use cut::{Cut, Event, until_overdue};
 pub use peer::PeerWatch;
 pub use registry::{Guard, Live, Registry};
@@ -53,9 +56,15 @@ impl Accepted {
         if let Some(from) = from {
             record.src(from);
         }
-        let Some(slot) = endpoint.take_connection() else {
-            record.deny(Reason::LimitConnections);
-            return None;
+        let slot = match endpoint.take_connection() {
+            Ok(slot) => slot,
+            Err(none) => {
+                record.deny(match none {
+                    NoRoom::Endpoint => Reason::LimitConnections,
+                    NoRoom::Process => Reason::LimitProcess,
+                });
+                return None;
+            }
         };
         Some(Self { endpoint: Arc::clone(endpoint), spec, record, slot })
     }

@@ -139,6 +139,7 @@ fn title(public: Public) -> &'static str {
         Public::UseHttp => "use http:// for workloads",
         Public::Malformed => "malformed request",
         Public::NotCarried => "not carried",
+        Public::TooSlow => "too slow",
         Public::Unavailable => "unavailable",
         Public::UpstreamFailed => "destination failed",
         Public::UpstreamTimeout => "destination timed out",

@@ -2,6 +2,7 @@
 //! that is added to the protocol does not compile until somebody decides what it means here.
 
 mod address;
+mod limits;
 mod port;
 #[cfg(test)]
 mod tests;
@@ -16,14 +17,8 @@ use self::address::{check_dependency, check_ip};
 use super::order::{HealthPlan, Key, Order, Rejection, Row, Update, Wanted};
 use super::stream::StreamError;
 use super::why::Why;
-use crate::state::endpoint::{Backend, DependencySpec, EndpointLimits, EndpointSpec, PortSpec};
+use crate::state::endpoint::{Backend, DependencySpec, EndpointSpec, PortSpec};
 
-/// A hybrid muxer carries at most 1,023 connections; the rest is left to health checks and the presence connection.
-pub const HYBRID_MAX_CONNECTIONS: usize = 900;
-/// AF_VSOCK has no such limit; this one bounds what one guest may take of the node.
-pub const VSOCK_MAX_CONNECTIONS: usize = 4096;
-/// TLS handshakes of one endpoint at a time.
-pub const MAX_HANDSHAKES: usize = 64;
 /// How long open connections may finish at drain.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -95,7 +90,7 @@ fn convert(message: proto::Endpoint, mistakes: &mut Mistakes) -> Option<Order> {
     let ip = mistakes.keep(Why::BadIp, check_ip(&workload_ip));
     let wanted = wanted(state, mistakes);
     let backend = self::backend(backend, mistakes);
-    let limits = self::limits(limits, backend.as_ref(), mistakes);
+    let limits = limits::convert(limits, backend.as_ref(), mistakes);
     let boot_token = self::boot_token(&boot_token, mistakes);
     let (ports, health) = self::ports(ports, mistakes);
     let dependencies = self::dependencies(dependencies, mistakes);
@@ -222,29 +217,6 @@ fn one_segment(file: &str) -> Result<String, String> {
         return Ok(file.to_owned());
     }
     Err(format!("socket file {file:?} is not one path segment of at most 64 of A-Z, a-z, 0-9, '.', '_' and '-'"))
-}
-
-fn limits(limits: Option<proto::Limits>, backend: Option<&Backend>, mistakes: &mut Mistakes) -> EndpointLimits {
-    let proto::Limits { max_connections, max_handshakes, bytes_per_second, connections_per_second } =
-        limits.unwrap_or_default();
-    if bytes_per_second != 0 || connections_per_second != 0 {
-        mistakes.add(
-            Why::UnsupportedLimit,
-            "bytes_per_second and connections_per_second are not enforced by this version; leave them out",
-        );
-    }
-    let default_connections = match backend {
-        Some(Backend::Vsock { .. }) => VSOCK_MAX_CONNECTIONS,
-        Some(Backend::Hybrid { .. }) | None => HYBRID_MAX_CONNECTIONS,
-    };
-    let or = |value: u32, default: usize| match usize::try_from(value) {
-        Ok(0) | Err(_) => default,
-        Ok(value) => value,
-    };
-    EndpointLimits {
-        max_connections: or(max_connections, default_connections),
-        max_handshakes: or(max_handshakes, MAX_HANDSHAKES),
-    }
 }
 
 fn boot_token(bytes: &[u8], mistakes: &mut Mistakes) -> Option<BootToken> {

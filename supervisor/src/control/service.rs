@@ -219,7 +219,7 @@ impl Service {
 
     fn start(&mut self, order: Order) {
         let key = order.key();
-        let endpoint = Endpoint::new(order.spec.clone());
+        let endpoint = Endpoint::within(self.means.table.budget(), order.spec.clone());
         let reporter = Arc::new(Reporter::new(Arc::clone(&endpoint), Arc::clone(&self.board)));
         let goal = Goal { order, end: None, suspended: false, reissue: self.reissue };
         let (goal, receiver) = watch::channel(goal);

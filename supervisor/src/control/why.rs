@@ -93,7 +93,7 @@ pub enum Why {
     /// A backend that this build does not serve.
     UnsupportedBackend,
     /// A limit that this build does not enforce.
-    UnsupportedLimit,
+    BadLimit,
     /// A feature of an endpoint that this build does not have.
     UnsupportedFeature,
     /// A newer generation is known.
@@ -166,7 +166,7 @@ impl Why {
             Self::UnsupportedMode => "unsupported_mode",
             Self::UnsupportedProtocol => "unsupported_protocol",
             Self::UnsupportedBackend => "unsupported_backend",
-            Self::UnsupportedLimit => "unsupported_limit",
+            Self::BadLimit => "bad_limit",
             Self::UnsupportedFeature => "unsupported_feature",
             Self::OlderGeneration => "older_generation",
             Self::IpInUse => "ip_in_use",

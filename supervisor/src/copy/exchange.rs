@@ -45,6 +45,8 @@ pub async fn forward(
             Ok(answer(response, |body| Forwarded::new(body, meter, record, lease, in_flight)))
         }
         Err(reason) => {
+            // Its body was given up here, so whatever the other side made of that is not its fault.
+            let reason = if meter.is_late() { Reason::BodyTimeout } else { reason };
             in_flight.end();
             record.bytes(meter.bytes(), 0);
             record.close(reason);

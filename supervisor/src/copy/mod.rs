@@ -4,4 +4,4 @@ mod exchange;
 mod stream;
 
 pub use exchange::{Forward, forward};
-pub use stream::{Outcome, both_ways};
+pub use stream::{Bounds, Outcome, both_ways};

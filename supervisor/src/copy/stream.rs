@@ -5,14 +5,29 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
 use crate::net::stream::Stream;
 use crate::reason::Reason;
+use crate::state::pace::Pace;
 
 /// A quarter of the CPU per byte of tokio's default of 8 KiB; more gains nothing.
 const BUFFER: usize = 64 * 1024;
 /// A peer that takes nothing for this long while bytes wait for it is gone.
 const WRITE_DEADLINE: Duration = Duration::from_secs(300);
+/// Once one side has ended, the other one may be silent for so long. Not a time for all of the rest: that would cut an
+/// answer that is still on its way.
+const HALF_CLOSED_IDLE: Duration = Duration::from_secs(300);
+
+/// What a copy must keep to.
+pub struct Bounds {
+    /// From the caller to the callee.
+    pub up: Pace,
+    /// Back.
+    pub down: Pace,
+    /// How long neither side may say anything.
+    pub idle: Duration,
+}
 
 /// How a copy ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,16 +43,24 @@ pub struct Outcome {
 /// Carries bytes both ways, with half-close: the end of one direction ends only that direction.
 ///
 /// `first` is what was read from the caller already. `cut` resolves to the reason why the copy must end now.
-pub async fn both_ways(caller: Stream, callee: Stream, first: Vec<u8>, cut: impl Future<Output = Reason>) -> Outcome {
-    let (from_caller, to_caller) = (Cell::new(0), Cell::new(0));
+pub async fn both_ways(
+    caller: Stream,
+    callee: Stream,
+    first: Vec<u8>,
+    bounds: Bounds,
+    cut: impl Future<Output = Reason>,
+) -> Outcome {
     let (mut caller, mut callee) = (caller, callee);
+    let activity = Activity::new();
+    let (mut up, mut down) = (OneWay::new(&bounds.up, &activity), OneWay::new(&bounds.down, &activity));
     let close = {
         let (caller_read, caller_write) = tokio::io::split(&mut caller);
         let (callee_read, callee_write) = tokio::io::split(&mut callee);
-        let up = one_way(caller_read, callee_write, &first, &from_caller);
-        let down = one_way(callee_read, caller_write, &[], &to_caller);
         let carry = async {
-            match tokio::try_join!(up, down) {
+            match tokio::try_join!(
+                up.carry(caller_read, callee_write, &first),
+                down.carry(callee_read, caller_write, &[])
+            ) {
                 Ok(_) => Reason::Done,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => Reason::IdleTimeout,
                 Err(_) => Reason::Reset,
@@ -47,39 +70,98 @@ pub async fn both_ways(caller: Stream, callee: Stream, first: Vec<u8>, cut: impl
             biased;
             reason = cut => reason,
             close = carry => close,
+            () = activity.until_idle(bounds.idle) => Reason::IdleTimeout,
         }
     };
     if close != Reason::Done {
         tokio::join!(caller.abort(), callee.abort());
     }
-    Outcome { from_caller: from_caller.get(), to_caller: to_caller.get(), close }
+    Outcome { from_caller: up.bytes, to_caller: down.bytes, close }
 }
 
-async fn one_way(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    first: &[u8],
-    count: &Cell<u64>,
-) -> io::Result<()> {
-    if !first.is_empty() {
-        write(&mut to, first, count).await?;
+/// When anything happened last, on either way.
+struct Activity {
+    last: Cell<Instant>,
+    is_half_closed: Cell<bool>,
+    /// Ways that wait for their turn at the endpoint's rate: that is our doing, not silence.
+    held: Cell<u8>,
+}
+
+impl Activity {
+    fn new() -> Self {
+        Self { last: Cell::new(Instant::now()), is_half_closed: Cell::new(false), held: Cell::new(0) }
     }
-    let mut buffer = vec![0; BUFFER];
-    loop {
-        let read = from.read(&mut buffer).await?;
-        if read == 0 {
-            return to.shutdown().await;
+
+    fn note(&self) {
+        self.last.set(Instant::now());
+    }
+
+    /// One timer a connection, which looks what happened when it fires: bytes only note the time.
+    async fn until_idle(&self, idle: Duration) {
+        loop {
+            if self.held.get() > 0 {
+                self.note();
+            }
+            let most = if self.is_half_closed.get() { idle.min(HALF_CLOSED_IDLE) } else { idle };
+            let (now, end) = (Instant::now(), self.last.get() + most);
+            if now >= end {
+                return;
+            }
+            // A side may end meanwhile, which shortens the time.
+            tokio::time::sleep_until(end.min(now + HALF_CLOSED_IDLE)).await;
         }
-        write(&mut to, &buffer[..read], count).await?;
     }
 }
 
-async fn write(to: &mut (impl AsyncWrite + Unpin), bytes: &[u8], count: &Cell<u64>) -> io::Result<()> {
-    let writing = async {
-        to.write_all(bytes).await?;
-        to.flush().await
-    };
-    tokio::time::timeout(WRITE_DEADLINE, writing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
-    count.set(count.get() + bytes.len() as u64);
-    Ok(())
+struct OneWay<'a> {
+    pace: &'a Pace,
+    activity: &'a Activity,
+    bytes: u64,
+}
+
+impl<'a> OneWay<'a> {
+    fn new(pace: &'a Pace, activity: &'a Activity) -> Self {
+        Self { pace, activity, bytes: 0 }
+    }
+
+    async fn carry(
+        &mut self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: impl AsyncWrite + Unpin,
+        first: &[u8],
+    ) -> io::Result<()> {
+        if !first.is_empty() {
+            self.pass(&mut to, first).await?;
+        }
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let most = self.pace.piece().map_or(BUFFER, |piece| piece.min(BUFFER));
+            let read = from.read(&mut buffer[..most]).await?;
+            self.activity.note();
+            if read == 0 {
+                to.shutdown().await?;
+                self.activity.is_half_closed.set(true);
+                return Ok(());
+            }
+            self.pass(&mut to, &buffer[..read]).await?;
+        }
+    }
+
+    async fn pass(&mut self, to: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+        let wait = if self.pace.piece().is_some() { self.pace.charge(bytes.len()) } else { Duration::ZERO };
+        if !wait.is_zero() {
+            self.activity.held.update(|held| held + 1);
+            tokio::time::sleep(wait).await;
+            self.activity.held.update(|held| held - 1);
+            self.activity.note();
+        }
+        let writing = async {
+            to.write_all(bytes).await?;
+            to.flush().await
+        };
+        tokio::time::timeout(WRITE_DEADLINE, writing).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+        self.activity.note();
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
 }

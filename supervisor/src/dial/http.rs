@@ -163,6 +163,14 @@ impl PoolLease {
 }
 
 impl Lease for PoolLease {
+    fn broken(&self) -> (Reason, &'static str) {
+        let refused = match &self.upstream.0 {
+            Kind::Http1 { gate, .. } => gate.refusal(),
+            Kind::Http2 { .. } => None,
+        };
+        refused.map_or((Reason::UpstreamClosed, ""), |refused| (Reason::UpstreamMalformed, refused.as_str()))
+    }
+
     fn give_back(self: Box<Self>) {
         self.pool.put(self.upstream);
     }

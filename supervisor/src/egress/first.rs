@@ -6,6 +6,7 @@ use std::io;
 use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::copy::Bounds;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 
@@ -36,8 +37,8 @@ pub(super) struct Opening {
     pub(super) to_caller: u64,
     /// Why the tunnel must not go on.
     pub(super) refused: Option<Reason>,
-    /// A side was reset: the copy would not see that again.
-    pub(super) broken: bool,
+    /// A side was reset, or neither said anything in time: the copy would not see that again.
+    pub(super) ended: Option<Reason>,
 }
 
 /// Says what `bytes` are. Once that is known, more bytes do not change it.
@@ -67,10 +68,16 @@ pub fn kind(bytes: &[u8]) -> Verdict {
 }
 
 /// Lets whoever speaks first speak, until the caller's first bytes are known and checked.
-pub(super) async fn exchange(caller: Prefixed, mut callee: Stream, host: &str, to_workload: bool) -> Opening {
+pub(super) async fn exchange(
+    caller: Prefixed,
+    mut callee: Stream,
+    host: &str,
+    to_workload: bool,
+    bounds: &Bounds,
+) -> Opening {
     let (first, mut caller) = caller.into_parts();
     let mut first = first.to_vec();
-    let (mut to_caller, mut broken, mut callee_ended) = (0, false, false);
+    let (mut to_caller, mut ended, mut callee_ended) = (0, None, false);
     let (mut from_caller, mut from_callee) = (vec![0; 4096], vec![0; 16 * 1024]);
     let mut refused = None;
     loop {
@@ -89,7 +96,7 @@ pub(super) async fn exchange(caller: Prefixed, mut callee: Stream, host: &str, t
                 Ok(0) => break,
                 Ok(read) => first.extend_from_slice(&from_caller[..read]),
                 Err(_) => {
-                    broken = true;
+                    ended = Some(Reason::Reset);
                     break;
                 }
             },
@@ -97,24 +104,35 @@ pub(super) async fn exchange(caller: Prefixed, mut callee: Stream, host: &str, t
                 // A callee that only ends its side does not free the caller's first bytes of their check.
                 let passed = match read {
                     Ok(0) => caller.shutdown().await.map(|()| 0),
-                    Ok(read) => send(&mut caller, &from_callee[..read]).await.map(|()| read),
+                    Ok(read) => send(&mut caller, &from_callee[..read], bounds).await.map(|()| read),
                     Err(error) => Err(error),
                 };
                 let Ok(passed) = passed else {
-                    broken = true;
+                    ended = Some(Reason::Reset);
                     break;
                 };
                 callee_ended = passed == 0;
                 to_caller += passed as u64;
             },
+            () = tokio::time::sleep(bounds.idle) => {
+                ended = Some(Reason::IdleTimeout);
+                break;
+            }
         }
     }
-    Opening { caller, callee, first, to_caller, refused, broken }
+    Opening { caller, callee, first, to_caller, refused, ended }
 }
 
-async fn send(to: &mut Stream, bytes: &[u8]) -> io::Result<()> {
-    to.write_all(bytes).await?;
-    to.flush().await
+/// At the endpoint's rate, and not for ever to somebody who takes nothing.
+async fn send(to: &mut Stream, bytes: &[u8], bounds: &Bounds) -> io::Result<()> {
+    if bounds.down.piece().is_some() {
+        tokio::time::sleep(bounds.down.charge(bytes.len())).await;
+    }
+    let sending = async {
+        to.write_all(bytes).await?;
+        to.flush().await
+    };
+    tokio::time::timeout(bounds.idle, sending).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 fn check(verdict: &Verdict, host: &str, to_workload: bool) -> Option<Reason> {

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::rc::Rc;
-use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, Uri, header};
 use hyper::body::Incoming;
@@ -18,21 +17,19 @@ use nova_policy::path::CanonicalPath;
 
 use super::{Guest, connect};
 use crate::audit::Record;
-use crate::conn::body::{InFlight, Meter, ReplyBody, RequestBody};
+use crate::conn::body::{BodyRules, InFlight, Meter, ReplyBody, RequestBody};
 use crate::conn::reply::{Form, end_gently, refusal};
-use crate::conn::{Cut, Event, canonical_path};
+use crate::conn::{Cut, Event, HttpBounds, canonical_path};
 use crate::copy::{self, Forward};
 use crate::decide::Permit;
 use crate::dial::Speaks;
+use crate::gate::GateHandle;
 use crate::gate::io::GatedIo;
-use crate::gate::{GateHandle, Limits};
 use crate::headers::strip_request_headers;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 use crate::state::endpoint::Stage;
-
-/// A connection without a request for this long is closed.
-const IDLE: Duration = Duration::from_secs(75);
+use crate::state::pace::Way;
 
 /// What the requests of a connection are allowed to name.
 pub(super) enum Mode {
@@ -53,6 +50,8 @@ struct Connection {
     gate: GateHandle,
     current: RefCell<Option<Permit>>,
     in_flight: Rc<InFlight>,
+    /// What holds for the bodies of requests.
+    requests: BodyRules,
     /// The gate refused the body of a request, and that request's record says so.
     refusal_recorded: Cell<bool>,
 }
@@ -66,7 +65,8 @@ struct Ready {
 /// Serves HTTP until the connection ends, its endpoint closes, or what is on its way is no longer allowed.
 pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
     let mut cut = Cut::watch(&guest.endpoint, &guest.egress.policy);
-    let io = GatedIo::server(stream, Limits::default());
+    let bounds = HttpBounds::new(&guest.endpoint, &guest.spec.limits, Way::FromGuest);
+    let io = GatedIo::server(stream, bounds.gate);
     let gate = io.handle();
     // Nobody's next request on this connection is awaited any more, but its first one is: the app may need it to finish.
     let is_draining = guest.endpoint.stage() >= Stage::Draining;
@@ -75,13 +75,14 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
         mode,
         gate,
         current: RefCell::new(None),
-        in_flight: Rc::default(),
+        in_flight: Rc::new(InFlight::with_answers(bounds.answers)),
+        requests: bounds.requests,
         refusal_recorded: Cell::new(false),
     };
     let service = service_fn(|request| connection.handle(request));
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
+        .header_read_timeout(bounds.idle)
         .keep_alive(!is_draining)
         .serve_connection(TokioIo::new(io), service)
         .with_upgrades();
@@ -97,12 +98,14 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
                 Event::PolicyChanged if !connection.still_allowed() => break Reason::PolicyRevoked,
                 // An idle connection ends now; one with an answer on its way ends after it. New ones may still be opened.
                 Event::Draining if !is_draining => serving.as_mut().graceful_shutdown(),
+                Event::Aged => serving.as_mut().graceful_shutdown(),
                 Event::PolicyChanged | Event::Draining => {}
             },
             served = serving.as_mut() => break if served.is_ok() { Reason::Done } else { Reason::Reset },
         }
     };
     connection.in_flight.cut(cut_by);
+    connection.guest.ended(cut_by);
     if let Some(refused) = connection.gate.refusal().filter(|_| !connection.refusal_recorded.get()) {
         let mut record = connection.guest.record();
         record.deny(Reason::Malformed);
@@ -146,7 +149,11 @@ impl Connection {
     fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
         // The gate reads ahead: what it refused may belong to a request that comes after this one.
         let Some(refused) = self.gate.refusal().filter(|_| meter.broke_off()) else {
-            record.fail(reason);
+            if reason == Reason::BodyTimeout {
+                record.deny(reason);
+            } else {
+                record.fail(reason);
+            }
             return reason;
         };
         self.refusal_recorded.set(true);
@@ -194,6 +201,7 @@ impl Connection {
         head.version = http::Version::HTTP_11;
         head.extensions.clear();
         let (body, meter) = RequestBody::new(body);
+        let body = body.under(self.requests.clone());
         let pool = self.guest.egress.dialer.pools().get(&self.pool_key(&permit), Speaks::Http1);
         let forward =
             Forward { request: Request::from_parts(head, body), meter, pool, in_flight: Rc::clone(&self.in_flight) };

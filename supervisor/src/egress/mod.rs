@@ -15,6 +15,7 @@ mod http;
 mod socks;
 mod tunnel;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,9 @@ use crate::state::policy::PolicyCell;
 /// A proxy connection on which the app says nothing for this long is closed.
 const FIRST_BYTE: Duration = Duration::from_secs(60);
 
+/// How long a connection of a guest may wait for its turn when they come faster than the endpoint's rate.
+const LONGEST_TURN: Duration = Duration::from_secs(1);
+
 /// Says that a guest is gone: its pod and generation.
 pub type PresenceLost = mpsc::UnboundedSender<(PodUid, u64)>;
 
@@ -57,11 +61,10 @@ struct Guest {
     egress: Rc<Egress>,
     endpoint: Arc<Endpoint>,
     spec: Arc<EndpointSpec>,
-    #[allow(
-        dead_code,
-        reason = "held until the last tunnel of the connection ends: its record, its place under the cap"
-    )]
+    /// Held until the last tunnel of the connection ends: its record, its place under the cap.
     conn: crate::conn::Identified,
+    /// How the last of what went on over it ended.
+    close: Cell<Reason>,
     #[allow(dead_code, reason = "keeps the connection listed")]
     listed: Guard,
 }
@@ -105,6 +108,13 @@ impl Egress {
                 });
             }
         };
+        if hello.kind != HelloKind::Presence {
+            // Whoever accepts for guests must not wait, so the wait is here, and a connection that cannot have its turn goes.
+            let Some(turn) = endpoint.arrive_within(LONGEST_TURN) else {
+                return accepted.record.deny(Reason::LimitRate);
+            };
+            tokio::time::sleep(turn).await;
+        }
         accepted.record.verdict(Verdict::Allow, Reason::Connect, "", "");
         let stream = Stream::Guest(Box::new(stream));
         match hello.kind {
@@ -130,20 +140,23 @@ impl Egress {
             endpoint: Arc::clone(&conn.endpoint),
             spec: Arc::clone(&conn.spec),
             conn,
+            close: Cell::new(Reason::Aborted),
             listed,
         })
     }
 
     /// Holds the connection while the guest lives. A presence that ends because the endpoint does is no loss.
-    async fn presence(&self, endpoint: &Endpoint, accepted: Accepted, mut stream: Stream) {
+    async fn presence(&self, endpoint: &Endpoint, mut accepted: Accepted, mut stream: Stream) {
         let mut stage = endpoint.watch_stage();
         let gone = async {
-            let mut byte = [0];
-            while !matches!(stream.read(&mut byte).await, Ok(0) | Err(_)) {}
+            // Nothing is said on it; a guest that does so all the same costs no more than any other.
+            let mut unread = vec![0; 4096];
+            while !matches!(stream.read(&mut unread).await, Ok(0) | Err(_)) {}
         };
         tokio::select! {
-            _ = stage.wait_for(|stage| *stage >= Stage::Draining) => {}
+            _ = stage.wait_for(|stage| *stage >= Stage::Draining) => accepted.record.close(Reason::Draining),
             () = gone => {
+                accepted.record.close(Reason::Done);
                 let lost = (accepted.spec.pod_uid.clone(), accepted.spec.generation);
                 // Fails only when the control service is gone, and with it the process.
                 let _ = self.presence_lost.send(lost);
@@ -153,9 +166,20 @@ impl Egress {
 }
 
 impl Guest {
+    /// Notes how something that went on over the connection has ended.
+    fn ended(&self, how: Reason) {
+        self.close.set(how);
+    }
+
     /// A record for something that this connection asks for.
     fn record(&self) -> Record {
         Record::open(&self.egress.audit, Kind::Request, "egress", &self.spec)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.conn.record.close(self.close.get());
     }
 }
 
@@ -168,9 +192,14 @@ async fn proxy(guest: Rc<Guest>, mut stream: Stream) {
         biased;
         read = tokio::time::timeout(FIRST_BYTE, stream.read(&mut first)) => read,
         // Nothing was said yet, and waiting for it would hold up the drain.
-        _ = stage.wait_for(|stage| *stage >= Stage::Draining), if !is_draining => return,
+        _ = stage.wait_for(|stage| *stage >= Stage::Draining), if !is_draining => return guest.ended(Reason::Draining),
     };
-    let Ok(Ok(read @ 1..)) = read else { return };
+    let read = match read {
+        Ok(Ok(read @ 1..)) => read,
+        Ok(Ok(_)) => return guest.ended(Reason::Done),
+        Ok(Err(_)) => return guest.ended(Reason::Reset),
+        Err(_) => return guest.ended(Reason::IdleTimeout),
+    };
     first.truncate(read);
     let stream = Prefixed::new(Bytes::from(first), stream);
     if stream.first().first() == Some(&socks::VERSION) {
@@ -189,11 +218,15 @@ async fn dependency(guest: Rc<Guest>, stream: Stream, target: &str) {
     });
     let Some(declared) = declared else {
         record.deny(Reason::BadDestination);
+        guest.ended(Reason::BadDestination);
         return stream.abort().await;
     };
     let stream = Prefixed::new(Bytes::new(), stream);
     match tunnel::open_named(&guest, &declared.host, declared.port, &mut record).await {
         Ok(opened) => tunnel::carry(guest, opened, stream, record).await,
-        Err(_) => stream.abort().await,
+        Err(reason) => {
+            guest.ended(reason);
+            stream.abort().await;
+        }
     }
 }

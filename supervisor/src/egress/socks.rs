@@ -39,7 +39,9 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
         Ok(asked) => asked,
         Err(code) => {
             let unsupported = code == Some(COMMAND_NOT_SUPPORTED);
-            record.deny(if unsupported { Reason::Unsupported } else { Reason::Malformed });
+            let reason = if unsupported { Reason::Unsupported } else { Reason::Malformed };
+            record.deny(reason);
+            guest.ended(reason);
             if let Some(code) = code {
                 refuse(&mut stream, code).await;
             }
@@ -53,7 +55,10 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
                 tunnel::carry(guest, opened, stream, record).await;
             }
         }
-        Err(reason) => refuse(&mut stream, code_of(reason)).await,
+        Err(reason) => {
+            guest.ended(reason);
+            refuse(&mut stream, code_of(reason)).await;
+        }
     }
 }
 

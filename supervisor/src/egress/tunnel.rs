@@ -12,11 +12,12 @@ use super::first::{self, Verdict};
 use super::{Guest, http};
 use crate::audit::Record;
 use crate::conn::Cut;
-use crate::copy;
+use crate::copy::{self, Bounds};
 use crate::decide::{Permit, until_revoked};
 use crate::dial::Upstream;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
+use crate::state::pace::{Pace, Way};
 
 /// How long an app may take to say the first word to a destination whose rules look at requests.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -87,28 +88,39 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
     record.write_open();
     let to_workload = matches!(permit.target(), Some(EgressTarget::Workload { .. }));
     let host = permit.input().dest_host().unwrap_or_default().to_owned();
-    let opening = first::exchange(caller, upstream.stream, &host, to_workload);
+    let bounds = Bounds {
+        up: Pace::new(&guest.endpoint, Way::FromGuest),
+        down: Pace::new(&guest.endpoint, Way::ToGuest),
+        idle: guest.spec.limits.stream_idle,
+    };
+    let opening = first::exchange(caller, upstream.stream, &host, to_workload, &bounds);
     let opening = tokio::select! {
         biased;
-        reason = until_revoked(&mut cut, &guest.egress.decider, &permit) => return record.close(reason),
+        reason = until_revoked(&mut cut, &guest.egress.decider, &permit) => {
+            guest.ended(reason);
+            return record.close(reason);
+        }
         opening = opening => opening,
     };
     record.bytes(0, opening.to_caller);
     if let Some(reason) = opening.refused {
         record.deny(reason);
         record.close(reason);
+        guest.ended(reason);
         tokio::join!(opening.caller.abort(), opening.callee.abort());
         return;
     }
-    if opening.broken {
-        record.close(Reason::Reset);
+    if let Some(reason) = opening.ended {
+        record.close(reason);
+        guest.ended(reason);
         tokio::join!(opening.caller.abort(), opening.callee.abort());
         return;
     }
     let ended = until_revoked(&mut cut, &guest.egress.decider, &permit);
-    let outcome = copy::both_ways(opening.caller, opening.callee, opening.first, ended).await;
+    let outcome = copy::both_ways(opening.caller, opening.callee, opening.first, bounds, ended).await;
     record.bytes(outcome.from_caller, outcome.to_caller);
     record.close(outcome.close);
+    guest.ended(outcome.close);
 }
 
 /// Waits for the app's first word and refuses what is not plaintext HTTP: rules look at requests, so bytes that nobody can

@@ -3,7 +3,7 @@
 use std::{
     future::Future as _,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -11,14 +11,14 @@ use tokio::time::{Instant, Sleep};
 
 /// Runs from [`Deadline::start`] to [`Deadline::stop`].
 #[derive(Debug, Default)]
-pub(super) struct Deadline {
+pub(crate) struct Deadline {
     sleep: Option<Pin<Box<Sleep>>>,
     runs: bool,
 }
 
 impl Deadline {
     /// Starts the timer unless it runs.
-    pub(super) fn start(&mut self, after: Duration) {
+    pub(crate) fn start(&mut self, after: Duration) {
         if std::mem::replace(&mut self.runs, true) {
             return;
         }
@@ -28,15 +28,24 @@ impl Deadline {
         }
     }
 
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.runs = false;
     }
 
     /// Ready when the time is up, pending for ever while the timer does not run.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         match &mut self.sleep {
             Some(sleep) if self.runs => sleep.as_mut().poll(cx),
             _ => Poll::Pending,
         }
+    }
+
+    /// Ready when the timer does not run, or its time is up; it is stopped then.
+    pub(crate) fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.runs {
+            ready!(self.poll(cx));
+            self.stop();
+        }
+        Poll::Ready(())
     }
 }

@@ -20,7 +20,7 @@
 
 mod chunk;
 mod closing;
-mod deadline;
+pub(crate) mod deadline;
 mod exchange;
 mod fields;
 mod follow;

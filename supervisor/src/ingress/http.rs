@@ -18,7 +18,6 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderValue, Response};
 use tokio::sync::Notify;
@@ -31,7 +30,7 @@ use super::xfcc;
 use crate::audit::{Kind, Record};
 use crate::conn::body::{InFlight, Meter, ReplyBody};
 use crate::conn::reply::refusal;
-use crate::conn::{Caller, Identified};
+use crate::conn::{Caller, HttpBounds, Identified};
 use crate::copy;
 use crate::decide::Permit;
 use crate::dial::{Pool, Speaks};
@@ -39,9 +38,7 @@ use crate::gate::{GateHandle, Refusal};
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::EndpointSpec;
-
-/// A connection without a request for this long is closed.
-const IDLE: Duration = Duration::from_secs(75);
+use crate::state::pace::Way;
 
 /// What is the same for every request of a connection, computed once.
 struct Connection<'a> {
@@ -55,6 +52,7 @@ struct Connection<'a> {
     pool: Rc<Pool>,
     identity: Option<HeaderValue>,
     source: HeaderValue,
+    bounds: HttpBounds,
     /// The last authority, which most callers never change: read once.
     last_named: RefCell<Option<Named>>,
 }
@@ -86,6 +84,7 @@ pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Perm
         pool: ingress.dialer.pools().get(&pool_key(&conn, &connect), speaks),
         identity: xfcc::header(&conn),
         source: source_header(conn.who.addr),
+        bounds: HttpBounds::new(&conn.endpoint, &conn.spec.limits, Way::ToGuest),
         bearer: Bearer::of(&ingress.known_by.tokens, &conn.spec, &connect),
         speaks,
         ingress,
@@ -116,6 +115,11 @@ impl Connection<'_> {
         let permit = call.permit.borrow();
         let permit = permit.as_ref().filter(|_| call.in_flight.is_active());
         permit.is_none_or(|permit| self.ingress.decider.still_allows(permit))
+    }
+
+    /// What an exchange, or one after the other, is kept in.
+    fn new_call(&self, gate: Option<GateHandle>) -> Call {
+        Call { in_flight: Rc::new(InFlight::with_answers(self.bounds.answers.clone())), gate, ..Call::default() }
     }
 
     fn open_record(&self) -> Record {
@@ -159,7 +163,11 @@ impl Call {
         // The gate reads ahead: what it refused may belong to a request that comes after this one.
         let by_gate = self.gate.as_ref().and_then(GateHandle::refusal).filter(|_| meter.broke_off());
         let Some(refused) = by_gate.or(meter.refusal()) else {
-            record.fail(reason);
+            if reason == Reason::BodyTimeout {
+                record.deny(reason);
+            } else {
+                record.fail(reason);
+            }
             return reason;
         };
         self.refusal_recorded.set(true);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 
 use crate::conn::{Caller, Identified};
-use crate::copy;
+use crate::copy::{self, Bounds};
 use crate::decide::{Permit, until_revoked};
 use crate::guestlink::GuestStream;
 use crate::headers::proxy_v2;
@@ -15,6 +15,7 @@ use crate::identity::common_name;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::PortSpec;
+use crate::state::pace::{Pace, Way};
 
 use super::Ingress;
 
@@ -50,7 +51,12 @@ pub(super) async fn carry(
     }
     conn.record.write_open();
     let ended = until_revoked(&mut cut, &ingress.decider, &permit);
-    let outcome = copy::both_ways(stream, Stream::Guest(Box::new(guest)), Vec::new(), ended).await;
+    let bounds = Bounds {
+        up: Pace::new(&conn.endpoint, Way::ToGuest),
+        down: Pace::new(&conn.endpoint, Way::FromGuest),
+        idle: conn.spec.limits.stream_idle,
+    };
+    let outcome = copy::both_ways(stream, Stream::Guest(Box::new(guest)), Vec::new(), bounds, ended).await;
     conn.record.bytes(outcome.from_caller, outcome.to_caller);
     conn.record.close(outcome.close);
 }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{client, server};
 
+use crate::gate::deadline::Deadline;
 use crate::guestlink::GuestStream;
 
 /// A connection.
@@ -106,13 +107,27 @@ impl AsyncWrite for Stream {
 pub struct Prefixed {
     first: bytes::Bytes,
     inner: Stream,
+    stalled: Deadline,
 }
+
+/// Whoever takes none of the bytes that wait for it for this long is gone. For TCP the kernel keeps that time as well.
+const STALL: Duration = Duration::from_secs(300);
 
 impl Prefixed {
     /// Reads give `first`, then what comes from `inner`.
     #[must_use]
     pub fn new(first: bytes::Bytes, inner: Stream) -> Self {
-        Self { first, inner }
+        Self { first, inner, stalled: Deadline::default() }
+    }
+
+    /// What a write came to: an error when nothing was taken for too long.
+    fn taken<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled.stop();
+            return written;
+        }
+        self.stalled.start(STALL);
+        self.stalled.poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// What was read already and not consumed yet.
@@ -147,7 +162,9 @@ impl AsyncRead for Prefixed {
 
 impl AsyncWrite for Prefixed {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(cx, buf)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.inner).poll_write(cx, buf);
+        this.taken(cx, written)
     }
 
     fn poll_write_vectored(
@@ -155,7 +172,9 @@ impl AsyncWrite for Prefixed {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, bufs)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.inner).poll_write_vectored(cx, bufs);
+        this.taken(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -163,7 +182,9 @@ impl AsyncWrite for Prefixed {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.inner).poll_flush(cx);
+        this.taken(cx, flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

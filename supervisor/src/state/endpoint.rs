@@ -10,7 +10,11 @@ pub use nova_policy::workloads::PortTls;
 use nova_proto::ids::{BootToken, PodUid, PortName, SpiffeId, TenantId, WorkloadId};
 use tokio::sync::watch;
 
+use super::bucket::Bucket;
+use super::budget::{Budget, Place, Share};
 use super::handshakes::{HandshakeSlot, Handshakes, NoPlace};
+pub use super::limits::EndpointLimits;
+use super::pace::Way;
 use crate::tls::SvidCell;
 
 /// What novalet (or `endpoints.yaml`) says. Validated, immutable: an update replaces the whole value.
@@ -122,15 +126,6 @@ pub struct DependencySpec {
     pub port: u16,
 }
 
-/// Caps of one endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EndpointLimits {
-    /// Connections open at once, both directions together.
-    pub max_connections: usize,
-    /// TLS handshakes in flight.
-    pub max_handshakes: usize,
-}
-
 /// How far an endpoint may serve. Only the control service moves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
@@ -152,7 +147,11 @@ pub struct Endpoint {
     spec: ArcSwap<EndpointSpec>,
     stage: watch::Sender<Stage>,
     open: AtomicUsize,
+    share: Share,
     handshakes: Arc<Handshakes>,
+    arrivals: Bucket,
+    to_guest: Bucket,
+    from_guest: Bucket,
     /// The SVID that handshakes of this endpoint use; empty until one is issued.
     pub svid: Arc<SvidCell>,
     /// Last reason and message acknowledged, for the admin surface.
@@ -171,15 +170,25 @@ pub struct EndpointStatus {
 }
 
 impl Endpoint {
-    /// A new endpoint that serves nothing yet.
+    /// A new endpoint that serves nothing yet, and shares its process with no other.
     #[must_use]
     pub fn new(spec: EndpointSpec) -> Arc<Self> {
+        Self::within(&Budget::unlimited(), spec)
+    }
+
+    /// A new endpoint that serves nothing yet, with a share of `budget`.
+    #[must_use]
+    pub fn within(budget: &Arc<Budget>, spec: EndpointSpec) -> Arc<Self> {
         Arc::new_cyclic(|weak| Self {
             weak: Weak::clone(weak),
             spec: ArcSwap::from_pointee(spec),
             stage: watch::Sender::new(Stage::Waiting),
             open: AtomicUsize::new(0),
+            share: Share::join(budget),
             handshakes: Arc::default(),
+            arrivals: Bucket::default(),
+            to_guest: Bucket::default(),
+            from_guest: Bucket::default(),
             svid: SvidCell::empty(),
             status: ArcSwapOption::empty(),
         })
@@ -231,13 +240,54 @@ impl Endpoint {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Takes one of the endpoint's connections, or `None` at the cap.
-    #[must_use]
-    pub fn take_connection(self: &Arc<Self>) -> Option<Slot> {
+    /// Takes one of the endpoint's connections.
+    ///
+    /// # Errors
+    /// At the endpoint's cap, and when its share of the process is used up.
+    pub fn take_connection(self: &Arc<Self>) -> Result<Slot, NoRoom> {
         let cap = self.spec.load().limits.max_connections;
         let one_more = |open: usize| (open < cap).then_some(open + 1);
-        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Slot { endpoint: Arc::clone(self) })
+        self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).map_err(|_| NoRoom::Endpoint)?;
+        match self.share.take() {
+            Some(place) => Ok(Slot { endpoint: Arc::clone(self), place }),
+            None => {
+                self.open.fetch_sub(1, Ordering::Relaxed);
+                Err(NoRoom::Process)
+            }
+        }
+    }
+
+    /// Counts a new connection against the rate, and says how long it must wait for its turn.
+    #[must_use]
+    pub fn arrive(&self) -> Duration {
+        match self.spec.load().limits.connections_per_second {
+            0 => Duration::ZERO,
+            rate => self.arrivals.take(1, rate.into()),
+        }
+    }
+
+    /// As [`Endpoint::arrive`], for a connection that cannot wait longer than `longest`: `None`.
+    #[must_use]
+    pub fn arrive_within(&self, longest: Duration) -> Option<Duration> {
+        match self.spec.load().limits.connections_per_second {
+            0 => Some(Duration::ZERO),
+            rate => self.arrivals.take_within(1, rate.into(), longest),
+        }
+    }
+
+    pub(super) fn bytes_per_second(&self) -> u64 {
+        self.spec.load().limits.bytes_per_second
+    }
+
+    pub(super) fn charge(&self, way: Way, bytes: u64) -> Duration {
+        let bucket = match way {
+            Way::ToGuest => &self.to_guest,
+            Way::FromGuest => &self.from_guest,
+        };
+        match self.bytes_per_second() {
+            0 => Duration::ZERO,
+            rate => bucket.take(bytes, rate),
+        }
     }
 
     /// Takes one of the endpoint's handshakes for a client at `source`.
@@ -249,13 +299,24 @@ impl Endpoint {
     }
 }
 
-/// A connection's place under the cap; given back when dropped.
+/// Why there is no room for another connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoRoom {
+    /// The endpoint is at its cap.
+    Endpoint,
+    /// The endpoint's share of the process is used up, and so is what all endpoints share.
+    Process,
+}
+
+/// A connection's place under the cap and in the budget; given back when dropped.
 pub struct Slot {
     endpoint: Arc<Endpoint>,
+    place: Place,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        self.endpoint.share.give_back(self.place);
         self.endpoint.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,6 +1,10 @@
 //! What the node knows: its endpoints and its policy. Written by the control service, read by every worker.
 
+mod bucket;
+pub mod budget;
 pub mod endpoint;
 pub mod handshakes;
+mod limits;
+pub mod pace;
 pub mod policy;
 pub mod table;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use nova_proto::ids::{PodUid, WorkloadId};
 
+use super::budget::Budget;
 use super::endpoint::{Backend, Endpoint};
 
 /// A snapshot of all endpoints, replaced as a whole.
@@ -75,13 +76,31 @@ impl Endpoints {
     }
 }
 
-/// The table itself.
-#[derive(Default)]
+/// The table itself, and what its endpoints share.
 pub struct EndpointTable {
     now: ArcSwap<Endpoints>,
+    budget: Arc<Budget>,
+}
+
+impl Default for EndpointTable {
+    fn default() -> Self {
+        Self::within(Budget::unlimited())
+    }
 }
 
 impl EndpointTable {
+    /// An empty table whose endpoints share `budget`.
+    #[must_use]
+    pub fn within(budget: Arc<Budget>) -> Self {
+        Self { now: ArcSwap::default(), budget }
+    }
+
+    /// What the endpoints share.
+    #[must_use]
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
     /// The endpoints as of now.
     #[must_use]
     pub fn load(&self) -> Arc<Endpoints> {
@@ -129,7 +148,7 @@ mod tests {
             dependencies: Vec::new(),
             boot_token: BootToken([0; 16]),
             drain_timeout: Duration::from_secs(10),
-            limits: EndpointLimits { max_connections: 1, max_handshakes: 1 },
+            limits: EndpointLimits::default(),
         })
     }
 

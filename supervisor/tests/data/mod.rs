@@ -145,6 +145,8 @@ pub struct Plan {
     /// Whether the links carry half-close; if not, connections are framed.
     pub half_close: bool,
     pub lab: bool,
+    /// The supervisor's limit of open files.
+    pub files: Option<u64>,
     /// Further lines of `[identity]`.
     pub identity: String,
     /// Further sections of the configuration.
@@ -164,6 +166,7 @@ impl Default for Plan {
             hosts: Vec::new(),
             half_close: true,
             lab: true,
+            files: None,
             identity: String::new(),
             sections: String::new(),
             prepare: |_, _| {},
@@ -451,7 +454,16 @@ fn spawn(dir: &tempfile::TempDir, net: &str, plan: &Plan, ca: &DevCa) -> (Child,
     let inherited: OwnedFd = nix::unistd::dup(&read).expect("a descriptor");
     let config = dir.path().join("supervisor.toml");
     fs::write(&config, config_text(net, plan, inherited.as_raw_fd())).expect("written");
-    let child = Command::new(env!("CARGO_BIN_EXE_nova-supervisor"))
+    let program = env!("CARGO_BIN_EXE_nova-supervisor");
+    let mut command = match plan.files {
+        None => Command::new(program),
+        Some(files) => {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("ulimit -n {files} && exec \"$0\" \"$@\""), program]);
+            shell
+        }
+    };
+    let child = command
         .args(["run", "--config"])
         .arg(config)
         .env("RUST_LOG", "warn,nova_supervisor=debug,nova_supervisor::control=warn")

@@ -154,6 +154,14 @@ fn limits(limits: &Limits) -> Option<control::Limits> {
         max_handshakes: limits.max_handshakes.unwrap_or_default(),
         bytes_per_second: limits.bytes_per_second.unwrap_or_default(),
         connections_per_second: limits.connections_per_second.unwrap_or_default(),
+        max_header_bytes: limits.max_header_bytes.unwrap_or_default(),
+        header_timeout_ms: limits.header_timeout_ms.unwrap_or_default(),
+        idle_timeout_ms: limits.idle_timeout_ms.unwrap_or_default(),
+        stream_idle_timeout_ms: limits.stream_idle_timeout_ms.unwrap_or_default(),
+        body_timeout_ms: limits.body_timeout_ms.unwrap_or_default(),
+        answer_timeout_ms: limits.answer_timeout_ms.unwrap_or_default(),
+        max_lifetime_ms: limits.max_lifetime_ms.unwrap_or_default(),
+        close_at_max_lifetime: limits.close_at_max_lifetime,
     })
 }
 

@@ -76,6 +76,6 @@ fn spec(name: &str, cid: u32, ip: &str, boot_token: BootToken) -> anyhow::Result
         dependencies: Vec::new(),
         boot_token,
         drain_timeout: Duration::from_secs(10),
-        limits: EndpointLimits { max_connections: 900, max_handshakes: 64 },
+        limits: EndpointLimits::default(),
     })
 }

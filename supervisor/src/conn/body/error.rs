@@ -11,6 +11,9 @@ pub enum BodyError {
     /// The caller that it came from broke off, or was cut off.
     #[error("the request broke off")]
     Gone(#[source] h2::Error),
+    /// Nothing, or next to nothing, came for too long.
+    #[error("the body stood still for too long")]
+    Late,
     /// Trailers that may not pass.
     #[error("the trailers are not fit to be passed on: {}", .refusal.as_str())]
     Refused {

@@ -11,6 +11,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::{BodyError, Meter};
 use crate::audit::Record;
+use crate::conn::flow::{BodyRules, Flow};
 use crate::gate::{Limits, check_trailers};
 use crate::headers::strip_trailers;
 use crate::reason::Reason;
@@ -20,9 +21,16 @@ use crate::reason::Reason;
 pub struct InFlight {
     active: Cell<bool>,
     cut: Cell<Option<Reason>>,
+    answers: Option<BodyRules>,
 }
 
 impl InFlight {
+    /// Its answers keep to `rules`.
+    #[must_use]
+    pub fn with_answers(rules: BodyRules) -> Self {
+        Self { answers: Some(rules), ..Self::default() }
+    }
+
     /// An exchange starts.
     pub fn start(&self) {
         self.active.set(true);
@@ -47,6 +55,8 @@ impl InFlight {
 
 /// What happens to the upstream connection when an answer has ended well; dropping it unused closes the connection.
 pub trait Lease: 'static {
+    /// Why an answer broke off: the fault of its bytes or of its connection. The second is the finer reason, if there is one.
+    fn broken(&self) -> (Reason, &'static str);
     /// The exchange ended as it should: the connection may serve another one.
     fn give_back(self: Box<Self>);
 }
@@ -67,6 +77,7 @@ pub struct Forwarded {
     record: Option<Record>,
     lease: Option<Box<dyn Lease>>,
     in_flight: Rc<InFlight>,
+    flow: Flow,
 }
 
 impl Forwarded {
@@ -79,12 +90,33 @@ impl Forwarded {
         lease: Box<dyn Lease>,
         in_flight: Rc<InFlight>,
     ) -> Self {
-        Self { inner, request, bytes: 0, record: Some(record), lease: Some(lease), in_flight }
+        let flow = Flow::under(in_flight.answers.clone());
+        Self { inner, request, bytes: 0, record: Some(record), lease: Some(lease), in_flight, flow }
+    }
+
+    fn is_over(&self) -> bool {
+        self.inner.is_end_stream() && self.flow.is_empty()
+    }
+
+    fn fail(&mut self, error: &BodyError) {
+        let (reason, detail) = match (error, &self.lease) {
+            (BodyError::Late, _) => (Reason::UpstreamTimeout, ""),
+            (BodyError::Refused { refusal, .. }, _) => (Reason::UpstreamMalformed, refusal.as_str()),
+            (BodyError::Broken(_) | BodyError::Gone(_), Some(lease)) => lease.broken(),
+            (BodyError::Broken(_) | BodyError::Gone(_), None) => (Reason::UpstreamClosed, ""),
+        };
+        if let Some(record) = &mut self.record {
+            record.fail(reason);
+            record.detail(detail);
+        }
+        self.finish(reason);
     }
 
     /// The next piece. The gate has seen the trailers of HTTP/1; nobody those of HTTP/2.
     fn poll_checked(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx)).transpose().map_err(BodyError::Broken);
+        let inner = &mut self.inner;
+        let source = |cx: &mut Context<'_>| Pin::new(&mut *inner).poll_frame(cx).map_err(BodyError::Broken);
+        let frame = ready!(self.flow.poll(cx, source, || BodyError::Late)).transpose();
         let refusal = frame.as_ref().ok().and_then(|frame| {
             let trailers = frame.as_ref()?.trailers_ref()?;
             check_trailers(trailers, false, &Limits::default()).err()
@@ -111,7 +143,7 @@ impl Drop for Forwarded {
     fn drop(&mut self) {
         // A connection that ended in good order did so without the rest of this answer.
         let cut = self.in_flight.cut.get().filter(|cut| *cut != Reason::Done).unwrap_or(Reason::Aborted);
-        self.finish(if self.inner.is_end_stream() { Reason::Done } else { cut });
+        self.finish(if self.is_over() { Reason::Done } else { cut });
     }
 }
 
@@ -131,20 +163,11 @@ impl Body for ReplyBody {
                     strip_trailers(trailers);
                 }
                 forwarded.bytes += data.data_ref().map_or(0, Bytes::len) as u64;
-                if forwarded.inner.is_end_stream() {
+                if forwarded.is_over() {
                     forwarded.finish(Reason::Done);
                 }
             }
-            Some(Err(error)) => {
-                let reason = match error {
-                    BodyError::Refused { .. } => Reason::UpstreamMalformed,
-                    _ => Reason::UpstreamClosed,
-                };
-                if let Some(record) = &mut forwarded.record {
-                    record.fail(reason);
-                }
-                forwarded.finish(reason);
-            }
+            Some(Err(error)) => forwarded.fail(error),
             None => forwarded.finish(Reason::Done),
         }
         Poll::Ready(frame)
@@ -153,7 +176,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Text(text) => text.is_end_stream(),
-            Self::Forwarded(forwarded) => forwarded.inner.is_end_stream(),
+            Self::Forwarded(forwarded) => forwarded.is_over(),
         }
     }
 

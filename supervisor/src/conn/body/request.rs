@@ -10,6 +10,7 @@ use http::{HeaderMap, header};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::BodyError;
+use crate::conn::flow::{BodyRules, Flow};
 use crate::gate::{Limits, Refusal, check_trailers};
 use crate::headers::strip_trailers;
 
@@ -19,6 +20,7 @@ pub struct Meter {
     bytes: Cell<u64>,
     done: Cell<bool>,
     broke_off: Cell<bool>,
+    late: Cell<bool>,
     refusal: Cell<Option<Refusal>>,
 }
 
@@ -39,6 +41,12 @@ impl Meter {
     #[must_use]
     pub fn broke_off(&self) -> bool {
         self.broke_off.get()
+    }
+
+    /// Whether the body was given up because its sender stood still.
+    #[must_use]
+    pub fn is_late(&self) -> bool {
+        self.late.get()
     }
 
     /// Why the body was refused on its way, if it was. For HTTP/1 the gate knows it.
@@ -133,6 +141,7 @@ impl StreamBody {
 pub struct RequestBody {
     inner: Inbound,
     meter: Rc<Meter>,
+    flow: Flow,
 }
 
 impl RequestBody {
@@ -142,7 +151,14 @@ impl RequestBody {
         let inner = inner.into();
         let meter = Rc::new(Meter::default());
         meter.done.set(inner.is_end_stream());
-        (Self { inner, meter: Rc::clone(&meter) }, meter)
+        (Self { inner, meter: Rc::clone(&meter), flow: Flow::default() }, meter)
+    }
+
+    /// The same, under rules. A stream of HTTP/2 may be silent: it holds no connection of its own.
+    #[must_use]
+    pub fn under(self, rules: BodyRules) -> Self {
+        let rules = if matches!(self.inner, Inbound::Http2(_)) { rules.without_time() } else { rules };
+        Self { flow: Flow::under(Some(rules)), ..self }
     }
 }
 
@@ -152,7 +168,7 @@ impl Body for RequestBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let mut frame = ready!(this.inner.poll_frame(cx));
+        let mut frame = ready!(this.flow.poll(cx, |cx| this.inner.poll_frame(cx), || BodyError::Late));
         match &mut frame {
             Some(Ok(frame)) => {
                 let len = frame.data_ref().map_or(0, Bytes::len);
@@ -162,9 +178,10 @@ impl Body for RequestBody {
                 }
             }
             Some(Err(BodyError::Refused { refusal, .. })) => this.meter.refusal.set(Some(*refusal)),
+            Some(Err(BodyError::Late)) => this.meter.late.set(true),
             Some(Err(_)) | None => {}
         }
-        let ended = frame.is_none() || this.inner.is_end_stream();
+        let ended = frame.is_none() || this.is_end_stream();
         let failed = matches!(frame, Some(Err(_)));
         this.meter.done.set(ended && !failed);
         this.meter.broke_off.set(failed);
@@ -172,7 +189,7 @@ impl Body for RequestBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.inner.is_end_stream() && self.flow.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {

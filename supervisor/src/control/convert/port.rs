@@ -35,8 +35,8 @@ pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(
     if let Some(problem) = misplaced(&tls, mode, protocol) {
         mistakes.add(Why::BadPort, format!("port {name:?}: {problem}"));
     }
-    if proxy_protocol_v2 && protocol == Some(Protocol::Http) {
-        let problem = "proxy_protocol_v2 is for ports of protocol tcp; on http the app reads x-forwarded-client-cert";
+    if proxy_protocol_v2 && matches!(protocol, Some(Protocol::Http | Protocol::Grpc)) {
+        let problem = "proxy_protocol_v2 is for ports of protocol tcp; on others the app reads x-forwarded-client-cert";
         mistakes.add(Why::UnsupportedFeature, format!("port {name:?}: {problem}"));
     }
     let target = self::target(&name, target_port, &target_unix, mistakes);

@@ -2,7 +2,7 @@ use nova_proto::control as proto;
 use nova_proto::control::endpoint::Backend as ProtoBackend;
 
 use super::*;
-use crate::state::endpoint::{PortMode, PortTls, Protocol, Target};
+use crate::state::endpoint::{EndpointLimits, PortMode, PortTls, Protocol, Target};
 
 fn message() -> proto::Endpoint {
     proto::Endpoint {
@@ -95,8 +95,6 @@ fn what_this_version_does_not_serve_is_refused_instead_of_served_otherwise() {
     assert_eq!(refused(|m| m.state = 0), Why::BadState);
     assert_eq!(refused(|m| m.state = 77), Why::BadState);
     assert_eq!(refused(|m| m.additional_ips = vec!["fd00::1".into()]), Why::UnsupportedFeature);
-    let limits = proto::Limits { bytes_per_second: 1, ..proto::Limits::default() };
-    assert_eq!(refused(|m| m.limits = Some(limits)), Why::UnsupportedLimit);
     let uds = ProtoBackend::Uds(proto::UdsCarrier { file: "a.sock".into() });
     assert_eq!(refused(|m| m.backend = Some(uds)), Why::UnsupportedBackend);
 }
@@ -218,7 +216,7 @@ fn defaults_are_those_of_the_design() {
     // covers: A2 (K40)
     let order = endpoint(message()).expect("valid");
     assert_eq!(order.spec.drain_timeout, Duration::from_secs(10));
-    assert_eq!(order.spec.limits, EndpointLimits { max_connections: 4096, max_handshakes: 64 });
+    assert_eq!(order.spec.limits, EndpointLimits { max_connections: 4096, ..EndpointLimits::default() });
     assert_eq!(order.health, HealthPlan::default());
     assert_eq!(order.spec.tenant.as_str(), "t");
     assert_eq!(order.spec.ports[0].mode, PortMode::Mtls);
@@ -248,7 +246,10 @@ fn everything_that_is_asked_for_arrives() {
     });
     let order = endpoint(full).expect("valid");
     assert_eq!(order.wanted, Wanted::Ready);
-    assert_eq!(order.spec.limits, EndpointLimits { max_connections: 5, max_handshakes: 6 });
+    assert_eq!(
+        order.spec.limits,
+        EndpointLimits { max_connections: 5, max_handshakes: 6, ..EndpointLimits::default() }
+    );
     assert_eq!(order.spec.drain_timeout, Duration::from_millis(1500));
     assert_eq!(order.spec.dependencies, [DependencySpec { host: "db.t.nova".into(), port: 5432 }]);
     assert_eq!(order.spec.ports[0].target, Target::Socket("app.sock".into()));
@@ -256,4 +257,25 @@ fn everything_that_is_asked_for_arrives() {
     let plan =
         HealthPlan { interval: Duration::from_millis(500), timeout: Duration::from_millis(100), unhealthy_after: 2 };
     assert_eq!(order.health, plan);
+}
+
+#[test]
+fn limits_out_of_their_range_are_refused_and_zero_is_the_default() {
+    // covers: C9c
+    let with = |change: fn(&mut proto::Limits)| {
+        let mut limits = proto::Limits::default();
+        change(&mut limits);
+        refused(move |m| m.limits = Some(limits))
+    };
+    assert_eq!(with(|l| l.max_header_bytes = 1023), Why::BadLimit);
+    assert_eq!(with(|l| l.max_header_bytes = 65_537), Why::BadLimit);
+    assert_eq!(with(|l| l.idle_timeout_ms = 86_400_001), Why::BadLimit);
+    assert_eq!(with(|l| l.close_at_max_lifetime = true), Why::BadLimit);
+    let mut good = message();
+    good.limits =
+        Some(proto::Limits { bytes_per_second: 1, body_timeout_ms: 5, max_lifetime_ms: 7, ..Default::default() });
+    let limits = endpoint(good).expect("valid").spec.limits;
+    assert_eq!((limits.bytes_per_second, limits.body_time), (1, Duration::from_millis(5)));
+    assert_eq!(limits.max_lifetime, Some(Duration::from_millis(7)));
+    assert_eq!(limits.idle_time, EndpointLimits::default().idle_time);
 }

@@ -9,23 +9,22 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use super::{Call, Connection, End, IDLE};
+use super::{Call, Connection, End};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::reply::end_gently;
 use crate::conn::{Cut, Event};
-use crate::gate::Limits;
 use crate::gate::io::GatedIo;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
 pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut: Cut) -> End {
-    let io = GatedIo::server(stream, Limits::default());
-    let call = Call { gate: Some(io.handle()), ..Call::default() };
+    let io = GatedIo::server(stream, connection.bounds.gate);
+    let call = connection.new_call(Some(io.handle()));
     let close = {
         let service = service_fn(|request| answer(connection, &call, request));
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(IDLE)
+            .header_read_timeout(connection.bounds.idle)
             .serve_connection(TokioIo::new(io), service)
             .with_upgrades();
         let mut serving = std::pin::pin!(serving);
@@ -37,6 +36,10 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
                     Event::Draining => serving.as_mut().graceful_shutdown(),
                     Event::PeerEnding(reason) => {
                         done = reason;
+                        serving.as_mut().graceful_shutdown();
+                    }
+                    Event::Aged => {
+                        done = Reason::MaxLifetime;
                         serving.as_mut().graceful_shutdown();
                     }
                     Event::PeerEnded(reason) => break reason,

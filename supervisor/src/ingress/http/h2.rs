@@ -16,10 +16,9 @@ use h2::{Reason as Code, RecvStream};
 use http::Request;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::{Call, Connection, End, IDLE, sniff, stream};
+use super::{Call, Connection, End, sniff, stream};
 use crate::conn::body::Inbound;
 use crate::conn::{Cut, Event};
-use crate::gate::Limits;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
@@ -60,7 +59,7 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
     let frames = tokio::select! {
         biased;
         close = sniff::until_unwanted(connection, &mut cut) => return End::with(close),
-        begun = timeout(PREFACE_TIME, builder().handshake(stream)) => match begun {
+        begun = timeout(PREFACE_TIME, builder(connection).handshake(stream)) => match begun {
             Ok(Ok(frames)) => frames,
             Ok(Err(error)) => return ended_by(&error),
             Err(_) => return End::with(Reason::IdleTimeout),
@@ -71,7 +70,7 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
         frames,
         open: FuturesUnordered::new(),
         calls: HashMap::new(),
-        idle: Box::pin(sleep(IDLE)),
+        idle: Box::pin(sleep(connection.bounds.idle)),
         is_leaving: false,
         done: Reason::Done,
     };
@@ -80,14 +79,14 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
     end
 }
 
-fn builder() -> Builder {
+fn builder(connection: &Connection<'_>) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(STREAMS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
-        .max_header_list_size(u32::try_from(Limits::default().head_bytes).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(connection.bounds.gate.head_bytes).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(PENDING_RESETS)
         .max_local_error_reset_streams(Some(LOCAL_RESETS));
     builder
@@ -102,6 +101,10 @@ impl<'a> Streams<'a> {
                     Event::Draining => self.frames.graceful_shutdown(),
                     Event::PeerEnding(reason) => {
                         self.done = reason;
+                        self.frames.graceful_shutdown();
+                    }
+                    Event::Aged => {
+                        self.done = Reason::MaxLifetime;
                         self.frames.graceful_shutdown();
                     }
                     Event::PeerEnded(reason) => return End::with(reason),
@@ -129,7 +132,7 @@ impl<'a> Streams<'a> {
 
     fn start(&mut self, (request, respond): Incoming) {
         let id = respond.stream_id().as_u32();
-        let call = Rc::<Call>::default();
+        let call = Rc::new(self.connection.new_call(None));
         self.calls.insert(id, Rc::clone(&call));
         let (head, body) = request.into_parts();
         let body = Inbound::of_stream(body, &head.headers);
@@ -144,7 +147,8 @@ impl<'a> Streams<'a> {
     fn ended(&mut self, id: u32) {
         self.calls.remove(&id);
         if self.open.is_empty() {
-            self.idle.as_mut().reset(Instant::now() + if self.is_leaving { LEAVE_TIME } else { IDLE });
+            let time = if self.is_leaving { LEAVE_TIME } else { self.connection.bounds.idle };
+            self.idle.as_mut().reset(Instant::now() + time);
         }
     }
 

@@ -57,7 +57,7 @@ impl Connection<'_> {
         let (mut head, body) = request.into_parts();
         record.request(head.method.as_str(), "");
         if matches!(body, Inbound::Http2(_)) {
-            check_fields(&head, &body, record)?;
+            check_fields(&head, &body, &self.bounds.gate, record)?;
         }
         let Named { authority, canonical, .. } = match self.named(&head.uri, &head.headers, record) {
             Ok(named) => named,
@@ -82,6 +82,7 @@ impl Connection<'_> {
         readdress(&mut head, canonical, &path, self.speaks)?;
         head.extensions.clear();
         let (body, meter) = RequestBody::new(body);
+        let body = body.under(self.bounds.requests.clone());
         let request = Request::from_parts(head, body);
         let forward = Forward { request, meter, pool: Rc::clone(&self.pool), in_flight: Rc::clone(&call.in_flight) };
         Ok((permit, forward))
@@ -159,8 +160,8 @@ fn readdress(
 }
 
 /// What the gate checks in the bytes of HTTP/1.
-fn check_fields(head: &request::Parts, body: &Inbound, record: &mut Record) -> Result<(), Reason> {
-    gate::check_request(head, !body.is_end_stream(), &Limits::default()).map_err(|refusal| {
+fn check_fields(head: &request::Parts, body: &Inbound, limits: &Limits, record: &mut Record) -> Result<(), Reason> {
+    gate::check_request(head, !body.is_end_stream(), limits).map_err(|refusal| {
         record.detail(refusal.as_str());
         Reason::Malformed
     })

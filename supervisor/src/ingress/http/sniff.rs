@@ -1,14 +1,14 @@
 //! Which version of HTTP a caller speaks: what the handshake agreed on, or else what its first bytes are.
 
 use std::io;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use super::{Connection, IDLE};
+use super::Connection;
 use crate::conn::{Cut, Event};
-use crate::gate::Limits;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
@@ -35,7 +35,7 @@ pub(super) async fn version(
     tokio::select! {
         biased;
         close = until_unwanted(connection, cut) => Err(close),
-        read = timeout(IDLE, read_begin(stream)) => match read {
+        read = timeout(connection.bounds.idle, read_begin(stream, connection.bounds.gate.head_time)) => match read {
             Ok(Ok((first, stream))) => {
                 let version = if first.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
                 Ok((version, Prefixed::new(first, stream)))
@@ -48,7 +48,7 @@ pub(super) async fn version(
 }
 
 /// Reads until it is the preface or cannot become it any more.
-async fn read_begin(mut stream: Stream) -> io::Result<(Bytes, Stream)> {
+async fn read_begin(mut stream: Stream, head_time: Duration) -> io::Result<(Bytes, Stream)> {
     let mut first = [0; PREFACE.len()];
     let mut filled = stream.read(&mut first).await?;
     let rest = async {
@@ -60,7 +60,7 @@ async fn read_begin(mut stream: Stream) -> io::Result<(Bytes, Stream)> {
         }
         Ok::<_, io::Error>(())
     };
-    timeout(Limits::default().head_time, rest).await??;
+    timeout(head_time, rest).await??;
     Ok((Bytes::copy_from_slice(&first[..filled]), stream))
 }
 
@@ -70,6 +70,7 @@ pub(super) async fn until_unwanted(connection: &Connection<'_>, cut: &mut Cut) -
         match cut.next().await {
             Event::Draining => return Reason::Done,
             Event::PeerEnding(reason) | Event::PeerEnded(reason) => return reason,
+            Event::Aged => return Reason::MaxLifetime,
             Event::Closed => return Reason::Draining,
             Event::PolicyChanged if connection.may_still_connect() => {}
             Event::PolicyChanged => return Reason::PolicyRevoked,

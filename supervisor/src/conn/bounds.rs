@@ -1,0 +1,45 @@
+//! What an endpoint's limits mean for one HTTP connection.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::body::BodyRules;
+use crate::gate;
+use crate::state::endpoint::{Endpoint, EndpointLimits};
+use crate::state::pace::{Pace, Way};
+
+/// The bounds of one connection on which requests come.
+pub struct HttpBounds {
+    /// Size and time of a head.
+    pub gate: gate::Limits,
+    /// How long the connection may be without a request.
+    pub idle: Duration,
+    /// What holds for the bodies of requests.
+    pub requests: BodyRules,
+    /// What holds for those of answers.
+    pub answers: BodyRules,
+}
+
+impl HttpBounds {
+    /// For a connection whose requests go `way`.
+    #[must_use]
+    pub fn new(endpoint: &Arc<Endpoint>, limits: &EndpointLimits, way: Way) -> Self {
+        let back = match way {
+            Way::ToGuest => Way::FromGuest,
+            Way::FromGuest => Way::ToGuest,
+        };
+        // One handle a connection: requests must not count in one that threads share.
+        let pace = |way| Rc::new(Pace::new(endpoint, way));
+        Self {
+            gate: gate::Limits {
+                head_bytes: limits.header_bytes,
+                head_time: limits.header_time,
+                ..gate::Limits::default()
+            },
+            idle: limits.idle_time,
+            requests: BodyRules::request(pace(way), limits.body_time),
+            answers: BodyRules::answer(pace(back), limits.answer_time),
+        }
+    }
+}

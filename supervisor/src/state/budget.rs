@@ -1,0 +1,162 @@
+//! How many connections the process can carry, and each endpoint's share of them.
+//!
+//! ```text
+//! limit of open files -> budget = 3/8 of it        two descriptors a connection; a quarter is for listeners, idle pooled
+//!                        |-- half: guaranteed      connections and everything else
+//!                        |   equal parts, one for each endpoint: nobody else can take them
+//!                        '-- half: shared          whoever comes first
+//! ```
+//! An endpoint uses its own part first. When another endpoint joins, parts get smaller; what an endpoint holds above its
+//! part by then stays until it ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The budget of the process.
+#[derive(Debug)]
+pub struct Budget {
+    connections: usize,
+    endpoints: AtomicUsize,
+    shared_used: AtomicUsize,
+}
+
+/// The budget as an operator sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetView {
+    /// All connections that the process may carry.
+    pub connections: usize,
+    /// Of them, those that belong to each endpoint alone.
+    pub guaranteed: usize,
+    /// Those that all endpoints share.
+    pub shared: usize,
+    /// Shared ones that are in use.
+    pub shared_used: usize,
+}
+
+impl Budget {
+    /// What a limit of open files allows.
+    #[must_use]
+    pub fn of_files(limit: u64) -> Arc<Self> {
+        Self::new(usize::try_from(limit / 8 * 3).unwrap_or(usize::MAX))
+    }
+
+    /// Without a limit, for an endpoint that stands alone.
+    #[must_use]
+    pub fn unlimited() -> Arc<Self> {
+        Self::new(usize::MAX)
+    }
+
+    fn new(connections: usize) -> Arc<Self> {
+        Arc::new(Self { connections, endpoints: AtomicUsize::new(0), shared_used: AtomicUsize::new(0) })
+    }
+
+    /// The budget as of now.
+    #[must_use]
+    pub fn view(&self) -> BudgetView {
+        let guaranteed = self.guaranteed();
+        BudgetView {
+            connections: self.connections,
+            guaranteed,
+            shared: self.shared(guaranteed),
+            shared_used: self.shared_used.load(Ordering::Relaxed),
+        }
+    }
+
+    fn guaranteed(&self) -> usize {
+        self.connections / 2 / self.endpoints.load(Ordering::Relaxed).max(1)
+    }
+
+    fn shared(&self, guaranteed: usize) -> usize {
+        self.connections - guaranteed * self.endpoints.load(Ordering::Relaxed)
+    }
+}
+
+/// One endpoint's part of the budget.
+#[derive(Debug)]
+pub(super) struct Share {
+    budget: Arc<Budget>,
+    own_used: AtomicUsize,
+}
+
+/// Where a connection's place came from, and goes back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Own,
+    Shared,
+}
+
+impl Share {
+    pub(super) fn join(budget: &Arc<Budget>) -> Self {
+        budget.endpoints.fetch_add(1, Ordering::Relaxed);
+        Self { budget: Arc::clone(budget), own_used: AtomicUsize::new(0) }
+    }
+
+    /// A place for a connection; `None` when the part is used up and so is what all share.
+    pub(super) fn take(&self) -> Option<Place> {
+        let guaranteed = self.budget.guaranteed();
+        if one_more(&self.own_used, guaranteed) {
+            return Some(Place::Own);
+        }
+        one_more(&self.budget.shared_used, self.budget.shared(guaranteed)).then_some(Place::Shared)
+    }
+
+    pub(super) fn give_back(&self, place: Place) {
+        match place {
+            Place::Own => self.own_used.fetch_sub(1, Ordering::Relaxed),
+            Place::Shared => self.budget.shared_used.fetch_sub(1, Ordering::Relaxed),
+        };
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.endpoints.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn one_more(used: &AtomicUsize, most: usize) -> bool {
+    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| (used < most).then_some(used + 1)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // covers: C10b
+    #[test]
+    fn no_endpoint_can_take_anothers_share() {
+        // T14
+        let budget = Budget::new(40);
+        let (greedy, quiet) = (Share::join(&budget), Share::join(&budget));
+        let taken: Vec<_> = std::iter::from_fn(|| greedy.take()).collect();
+        assert_eq!(taken.len(), 30, "its own ten and all that is shared");
+        for _ in 0..10 {
+            assert_eq!(quiet.take(), Some(Place::Own));
+        }
+        assert_eq!(quiet.take(), None);
+        assert_eq!(budget.view(), BudgetView { connections: 40, guaranteed: 10, shared: 20, shared_used: 20 });
+        for place in taken {
+            greedy.give_back(place);
+        }
+        assert_eq!(quiet.take(), Some(Place::Shared));
+    }
+
+    // covers: C10b
+    #[test]
+    fn an_endpoint_that_joins_a_full_node_has_its_share_at_once() {
+        let budget = Budget::new(40);
+        let first = Share::join(&budget);
+        assert_eq!(std::iter::from_fn(|| first.take()).count(), 40);
+        let second = Share::join(&budget);
+        assert_eq!(std::iter::from_fn(|| second.take()).count(), 10);
+        drop(second);
+        assert_eq!(budget.view().guaranteed, 20);
+    }
+
+    // covers: C10b
+    #[test]
+    fn the_budget_leaves_a_quarter_of_the_files_for_everything_else() {
+        assert_eq!(Budget::of_files(1024).view().connections, 384);
+        assert_eq!(Budget::of_files(0).view().connections, 0);
+    }
+}

@@ -1,0 +1,124 @@
+//! No descriptors left: nothing spins, the node says that it is not ready, and everybody who waited is served afterwards.
+
+mod data;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use data::{A, Node, RAW, until};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use serde_json::{Value, json};
+
+/// Sets the supervisor's limit of open files; the former one comes back.
+fn limit_files(node: &Node, most: Option<u64>) -> Option<u64> {
+    let pid = Pid::from_raw(i32::try_from(node.pid).expect("a pid"));
+    let former = rustix::process::getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit { current: most, maximum: former };
+    prlimit(pid, Resource::Nofile, limit).expect("our own child").current
+}
+
+/// The lowest number that no descriptor of the supervisor has, also not for a moment as that of a health check: with this
+/// limit it gets no other one.
+fn first_free(node: &Node) -> u64 {
+    let is_free = |fd: &u64| !std::path::Path::new(&format!("/proc/{}/fd/{fd}", node.pid)).exists();
+    let look = |_| {
+        std::thread::sleep(Duration::from_millis(5));
+        (0..).find(is_free).expect("some number")
+    };
+    (0..40).map(look).min().expect("looked")
+}
+
+/// CPU time that the supervisor has used.
+fn cpu_time(node: &Node) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.pid)).expect("it runs");
+    let fields: Vec<_> = stat[stat.rfind(')').expect("a name") + 2..].split(' ').collect();
+    let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().expect("a number")).sum();
+    let hertz = rustix::param::clock_ticks_per_second();
+    Duration::from_millis(ticks * 1000 / hertz)
+}
+
+/// An operator who was connected before the lack: asking takes no descriptor, so it leaves none behind either.
+struct Operator(BufReader<UnixStream>);
+
+impl Operator {
+    fn of(node: &Node) -> Self {
+        let stream = UnixStream::connect(node.dir.path().join("admin.sock")).expect("connected");
+        stream.set_read_timeout(Some(data::PATIENCE)).expect("set");
+        Self(BufReader::new(stream))
+    }
+
+    fn ready(&mut self) -> Value {
+        writeln!(self.0.get_mut(), "{}", json!({"op": "ready"})).expect("asked");
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("an answer");
+        serde_json::from_str::<Value>(&line).expect("JSON")["result"].take()
+    }
+
+    fn can_accept(&mut self) -> bool {
+        can_accept(&self.ready())
+    }
+}
+
+fn can_accept(ready: &Value) -> bool {
+    let check = ready["checks"].as_array().expect("checks").iter().find(|check| check["name"] == "accept");
+    let ok = check.expect("the check")["ok"] == true;
+    assert!(ok || ready["ready"] == false, "{ready}");
+    ok
+}
+
+fn call(node: &Node) -> TcpStream {
+    data::dial(&node.ip(99), &format!("{}:{RAW}", node.ip(21))).expect("the kernel accepts")
+}
+
+fn is_served(mut caller: TcpStream) -> bool {
+    let mut answer = [0; 5];
+    caller.write_all(b"hello").and_then(|()| caller.read_exact(&mut answer)).is_ok() && &answer == b"hello"
+}
+
+// covers: C10a
+#[test]
+fn without_descriptors_the_node_rests_says_so_and_serves_those_who_waited() {
+    let node = Node::start();
+    node.guest(A).serve(|mut link, _| {
+        let mut word = [0; 5];
+        if link.read_exact(&mut word).is_ok() {
+            link.send(word);
+        }
+        let _ = link.rest();
+    });
+    let mut operator = Operator::of(&node);
+    assert!(is_served(call(&node)) && operator.can_accept());
+    until("it is idle", || node.open("service-a") == 0);
+    let all = limit_files(&node, Some(first_free(&node)));
+    let waiting: Vec<_> = (0..6).map(|_| call(&node)).collect();
+    until("it cannot accept", || !operator.can_accept());
+
+    let (before, began) = (cpu_time(&node), Instant::now());
+    std::thread::sleep(Duration::from_secs(2));
+    let used = cpu_time(&node) - before;
+    assert!(used < Duration::from_millis(300), "{used:?} of {:?}: it spins", began.elapsed());
+    assert!(!operator.can_accept(), "as long as the lack lasts");
+
+    limit_files(&node, all);
+    until("it can accept again", || operator.can_accept() && operator.ready()["ready"] == true);
+    assert!(waiting.into_iter().all(is_served), "who waited was not lost");
+    until("nothing is left open", || node.open("service-a") == 0);
+    let log = node.log();
+    let said = log.matches("connections cannot be accepted").count();
+    assert!((1..=4).contains(&said), "{said} times, and not at each try:\n{log}");
+}
+
+// covers: C10a
+#[test]
+fn an_operator_who_comes_when_there_are_no_descriptors_is_answered_all_the_same() {
+    let node = Node::start();
+    until("it is idle", || node.open("service-a") == 0);
+    limit_files(&node, Some(first_free(&node)));
+    for _ in 0..3 {
+        let ready = node.ask(&json!({"op": "ready"})).expect("an answer");
+        assert!(can_accept(&ready), "nobody calls, so nothing is missing: {ready}");
+    }
+    assert!(node.log().contains("the operator's socket cannot accept a client"), "the limit was reached");
+}
