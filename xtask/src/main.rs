@@ -4,6 +4,7 @@ mod bench;
 mod coverage;
 mod demo;
 mod deny;
+mod go_tool;
 mod opa;
 mod policy_wasm;
 mod report;

@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use serde::Serialize;
 
+use crate::go_tool::H2SPEC;
 use crate::{opa, report, stage};
 
 /// The host side of vsock for QEMU, as a process with Unix sockets.
@@ -62,7 +63,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let needs = [Need::Lab, Need::Microvm, Need::Bench];
     if args.check {
         let missing = missing_packages(&needs);
-        let others = [(kernel().is_none(), KERNEL_PACKAGE), (vhost().is_none(), VHOST), (opa::find().is_none(), "opa")];
+        let others = [
+            (kernel().is_none(), KERNEL_PACKAGE),
+            (vhost().is_none(), VHOST),
+            (opa::find().is_none(), "opa"),
+            (H2SPEC.find().is_none(), H2SPEC.name),
+        ];
         let mut names = missing;
         names.extend(others.iter().filter(|(missing, _)| *missing).map(|(_, name)| *name));
         println!(
@@ -73,6 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     install(&needs)?;
     opa::install()?;
+    H2SPEC.install()?;
     eprintln!("everything is there");
     Ok(ExitCode::SUCCESS)
 }

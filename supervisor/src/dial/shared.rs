@@ -11,7 +11,7 @@ use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::conn::body::RequestBody;
-use crate::gate::Limits;
+use crate::gate::{CountedIo, Limits, Peer};
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 
@@ -63,7 +63,7 @@ impl Shared {
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(Limits::default().head_bytes).unwrap_or(u32::MAX))
-            .handshake(TokioIo::new(stream));
+            .handshake(TokioIo::new(CountedIo::new(stream, Peer::Server)));
         let (sender, mut connection) = starting.await.map_err(|_| Reason::UpstreamClosed)?;
         let use_ = Rc::new(Use {
             open: Cell::new(0),

@@ -20,10 +20,12 @@
 
 mod chunk;
 mod closing;
+mod counted;
 pub(crate) mod deadline;
 mod exchange;
 mod fields;
 mod follow;
+mod frames;
 mod handle;
 mod head;
 pub mod io;
@@ -31,9 +33,11 @@ mod line;
 mod refusal;
 mod target;
 
+pub use counted::{CountedIo, Flooded};
 pub use exchange::{Exchange, ReadState};
 pub use fields::{check_answer, check_request, check_trailers};
 pub use follow::Gate;
+pub use frames::{Flood, Frames, Peer};
 pub use handle::GateHandle;
 pub use refusal::{Refusal, refusal_response};
 

@@ -19,6 +19,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use super::{Call, Connection, End, sniff, stream};
 use crate::conn::body::Inbound;
 use crate::conn::{Cut, Event};
+use crate::gate::{CountedIo, Flood, Flooded, Peer};
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
@@ -46,7 +47,8 @@ type Incoming = (Request<RecvStream>, SendResponse<Bytes>);
 /// A connection of HTTP/2 and what is open on it.
 struct Streams<'a> {
     connection: &'a Connection<'a>,
-    frames: Frames<Prefixed, Bytes>,
+    frames: Frames<CountedIo<Prefixed>, Bytes>,
+    flooded: Flooded,
     open: FuturesUnordered<Pin<Box<dyn Future<Output = u32> + 'a>>>,
     calls: HashMap<u32, Rc<Call>>,
     idle: Pin<Box<Sleep>>,
@@ -56,6 +58,8 @@ struct Streams<'a> {
 }
 
 pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut: Cut) -> End {
+    let stream = CountedIo::new(stream, Peer::Client);
+    let flooded = stream.flooded();
     let frames = tokio::select! {
         biased;
         close = sniff::until_unwanted(connection, &mut cut) => return End::with(close),
@@ -68,6 +72,7 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
     let mut streams = Streams {
         connection,
         frames,
+        flooded,
         open: FuturesUnordered::new(),
         calls: HashMap::new(),
         idle: Box::pin(sleep(connection.bounds.idle)),
@@ -75,7 +80,7 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
         done: Reason::Done,
     };
     let end = streams.run(&mut cut).await;
-    streams.end(end.close).await;
+    streams.end(&end).await;
     end
 }
 
@@ -112,6 +117,7 @@ impl<'a> Streams<'a> {
                     Event::PolicyChanged if self.connection.may_still_connect() => self.cut_revoked(),
                     Event::PolicyChanged => return End::with(Reason::PolicyRevoked),
                 },
+                flood = self.flooded.next() => return flooded_by(flood),
                 Some(id) = self.open.next(), if !self.open.is_empty() => self.ended(id),
                 accepted = self.frames.accept() => match accepted {
                     Some(Ok(incoming)) => self.start(incoming),
@@ -161,16 +167,21 @@ impl<'a> Streams<'a> {
 
     /// Says goodbye. Streams that are still open end with the connection, not one by one: a caller takes that as a server
     /// that went away, and tries again elsewhere.
-    async fn end(mut self, close: Reason) {
+    async fn end(mut self, end: &End) {
         for call in self.calls.values() {
             // Before the bodies are dropped: their records say why they were cut.
-            call.in_flight.cut(close);
+            call.in_flight.cut(end.close);
         }
-        self.frames.abrupt_shutdown(Code::NO_ERROR);
+        let flooded = self.flooded.get().is_some();
+        self.frames.abrupt_shutdown(if flooded { Code::ENHANCE_YOUR_CALM } else { Code::NO_ERROR });
         let flushing = std::future::poll_fn(|cx| self.frames.poll_closed(cx));
         // Whether the caller still reads it is its own affair.
         let _ = timeout(FLUSH_TIME, flushing).await;
     }
+}
+
+fn flooded_by(flood: Flood) -> End {
+    End { close: Reason::Malformed, refused: Some(flood.as_str()) }
 }
 
 /// How a connection ended whose frames cannot go on. Faults of the caller are refusals: h2 has answered them with GOAWAY.

@@ -183,3 +183,37 @@ impl From<h2::Error> for Stopped {
         Self::Reset(error)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::Full;
+
+    use super::*;
+
+    // covers: C9h
+    #[test]
+    fn a_window_that_stays_shut_ends_its_stream_after_the_deadline() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async {
+            let (ours, theirs) = tokio::io::duplex(64 * 1024);
+            let (mut client, frames) = h2::client::Builder::new()
+                .initial_window_size(0)
+                .handshake::<_, Bytes>(theirs)
+                .await
+                .expect("a client");
+            tokio::task::spawn_local(async move { drop(frames.await) });
+            let request = Request::get("http://a/").body(()).expect("a request");
+            let (_answer, _) = client.send_request(request, true).expect("sent");
+            let mut server = h2::server::handshake(ours).await.expect("a server");
+            let (_, mut respond) = server.accept().await.expect("a stream").expect("in good order");
+            tokio::task::spawn_local(async move { while server.accept().await.is_some() {} });
+            let mut stream = respond.send_response(Response::new(()), false).expect("sent");
+            let call = Call::default();
+            let mut stop = Stop { call: &call, cut: Box::pin(call.cut.notified()) };
+            let body = ReplyBody::Text(Full::new(Bytes::from_static(b"never taken")));
+            let stopped = carry(body, &mut stream, &mut stop, Duration::from_millis(50)).await;
+            assert!(matches!(stopped, Err(Stopped::Cut)));
+        });
+    }
+}

@@ -1,0 +1,129 @@
+//! The count around a stream of HTTP/2.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+
+use super::closing::Closing;
+use super::frames::{Flood, Frames, Peer};
+
+/// A stream of HTTP/2 whose frames are counted. After a flood nothing is read from it any more; who serves a caller says
+/// goodbye and closes, an app's connection fails.
+pub struct CountedIo<S> {
+    inner: S,
+    peer: Peer,
+    frames: Frames,
+    flooded: Flooded,
+    closing: Option<Closing>,
+}
+
+/// Tells of a flood.
+#[derive(Clone, Default)]
+pub struct Flooded(Rc<(Cell<Option<Flood>>, Notify)>);
+
+impl Flooded {
+    /// The budget that ran out, if one did.
+    #[must_use]
+    pub fn get(&self) -> Option<Flood> {
+        self.0.0.get()
+    }
+
+    /// Resolves when a budget runs out. Cancel-safe.
+    pub async fn next(&self) -> Flood {
+        loop {
+            if let Some(flood) = self.get() {
+                return flood;
+            }
+            self.0.1.notified().await;
+        }
+    }
+
+    fn set(&self, flood: Flood) {
+        self.0.0.set(Some(flood));
+        self.0.1.notify_one();
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> CountedIo<S> {
+    /// Around a stream to `peer`.
+    pub fn new(inner: S, peer: Peer) -> Self {
+        let frames = Frames::new(peer, Instant::now());
+        Self { inner, peer, frames, flooded: Flooded::default(), closing: None }
+    }
+
+    /// Tells of a flood.
+    #[must_use]
+    pub fn flooded(&self) -> Flooded {
+        self.flooded.clone()
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for CountedIo<S> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        if let Some(flood) = this.flooded.get() {
+            return match this.peer {
+                Peer::Client => Poll::Pending,
+                Peer::Server => Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, flood.as_str()))),
+            };
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
+        if let Err(flood) = this.frames.received(&buf.filled()[before..], Instant::now()) {
+            this.flooded.set(flood);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
+        this.frames.sent(&buf[..written]);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = ready!(Pin::new(&mut this.inner).poll_write_vectored(cx, bufs))?;
+        let mut left = written;
+        for buf in bufs {
+            let part = &buf[..left.min(buf.len())];
+            this.frames.sent(part);
+            left -= part.len();
+        }
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    /// A caller may still be sending: a reset must not overtake the GOAWAY that tells it why.
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        match this.peer {
+            Peer::Client => {
+                let closing = this.closing.get_or_insert_with(|| Closing::with_answer(Bytes::new()));
+                closing.poll(&mut this.inner, cx)
+            }
+            Peer::Server => Pin::new(&mut this.inner).poll_shutdown(cx),
+        }
+    }
+}
