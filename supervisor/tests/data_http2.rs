@@ -500,7 +500,7 @@ fn a_revoked_stream_is_reset_alone_and_a_revoked_pair_is_closed() {
     assert_eq!(closed["close"], "policy_revoked");
 }
 
-// covers: C11a
+// covers: C11h
 #[test]
 fn a_drain_says_goaway_and_lets_streams_finish() {
     let node = Node::with(plan());
