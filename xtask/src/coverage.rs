@@ -3,7 +3,7 @@
 //! Requirements stand in docs/requirements.toml. A test says `// covers: A5, A7a` above it or first thing in it. The result is
 //! docs/coverage.md; `--check` fails when it is stale or a test names a requirement that does not exist.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -48,6 +48,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let root = stage::root();
     let text = std::fs::read_to_string(root.join(SOURCE)).context(SOURCE)?;
     let requirements: Requirements = toml::from_str(&text).context(SOURCE)?;
+    let mut ids = BTreeSet::new();
+    if let Some(twice) = requirements.requirement.iter().find(|requirement| !ids.insert(&requirement.id)) {
+        bail!("{SOURCE} has {} twice; rename one and the marks of its tests", twice.id);
+    }
     let mut covered = Covered::new();
     scan(&root, &root, &mut covered)?;
     for requirement in &requirements.requirement {
