@@ -1,6 +1,6 @@
 //! Tools written in Go: built once from the module proxy into the cache, then used from there without a network.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
@@ -21,6 +21,13 @@ pub(crate) struct GoTool {
 pub(crate) const H2SPEC: GoTool =
     GoTool { name: "h2spec", package: "github.com/summerwind/h2spec/cmd/h2spec", version: "2.2.1+incompatible" };
 
+/// Calls gRPC methods through the supervisor.
+pub(crate) const GRPCURL: GoTool =
+    GoTool { name: "grpcurl", package: "github.com/fullstorydev/grpcurl/cmd/grpcurl", version: "1.9.4" };
+
+/// The folder of our own clients in Go.
+const CLIENTS: &str = "tests/clients/go";
+
 impl GoTool {
     /// Where it is, if it is there. The tests look at the same place.
     pub(crate) fn find(&self) -> Option<PathBuf> {
@@ -37,11 +44,7 @@ impl GoTool {
         let Self { name, package, version } = self;
         let dir = path.parent().context("no cache folder")?;
         std::fs::create_dir_all(dir)?;
-        let go = setup::find("go").or_else(|| Some(PathBuf::from("/usr/local/go/bin/go")).filter(|go| go.is_file()));
-        let go = go.with_context(|| {
-            format!("no Go to build {name} with; install Go, or put {name} {version} at {}", path.display())
-        })?;
-        let mut install = Command::new(go);
+        let mut install = go().with_context(|| format!("{name} {version} is not at {}", path.display()))?;
         install.arg("install").arg(format!("{package}@v{version}")).env("GOBIN", dir);
         report::command(&format!("building {name} {version} (once, a few minutes)"), &mut install)?;
         Ok(path)
@@ -51,4 +54,20 @@ impl GoTool {
         let Self { name, version, .. } = self;
         Ok(stage::cache_dir()?.join("tools").join(format!("{name}-{version}")).join(name))
     }
+}
+
+/// Builds our own clients. The tests do the same again, so that they never run what was built of older sources: with Go's
+/// own cache that takes a moment and no network.
+pub(crate) fn build_clients() -> anyhow::Result<()> {
+    let program = stage::cache_dir()?.join("tools/clients/nova-clients");
+    let mut build = go()?;
+    build.arg("build").arg("-o").arg(program).arg(".").current_dir(stage::root().join(CLIENTS));
+    report::command("building the clients in Go (a minute when they are new)", &mut build)?;
+    Ok(())
+}
+
+fn go() -> anyhow::Result<Command> {
+    let usual = Path::new("/usr/local/go/bin/go");
+    let go = setup::find("go").or_else(|| usual.is_file().then(|| usual.to_owned()));
+    Ok(Command::new(go.context("no Go to build with: install it from https://go.dev/dl")?))
 }

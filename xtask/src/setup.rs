@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use serde::Serialize;
 
-use crate::go_tool::H2SPEC;
+use crate::go_tool::{self, GRPCURL, H2SPEC};
 use crate::{opa, report, stage};
 
 /// The host side of vsock for QEMU, as a process with Unix sockets.
@@ -31,6 +31,8 @@ pub(crate) enum Need {
     Microvm,
     /// The peer that is measured against.
     Bench,
+    /// Languages whose HTTP clients call the supervisor in tests.
+    Clients,
 }
 
 /// A program and the Debian package that has it.
@@ -40,7 +42,7 @@ struct Tool {
     need: Need,
 }
 
-const TOOLS: [Tool; 7] = [
+const TOOLS: [Tool; 10] = [
     Tool { program: "curl", package: "curl", need: Need::Lab },
     Tool { program: "ip", package: "iproute2", need: Need::Lab },
     Tool { program: "openssl", package: "openssl", need: Need::Lab },
@@ -48,6 +50,10 @@ const TOOLS: [Tool; 7] = [
     Tool { program: "qemu-system-x86_64", package: "qemu-system-x86", need: Need::Microvm },
     Tool { program: "busybox", package: "busybox-static", need: Need::Microvm },
     Tool { program: "haproxy", package: "haproxy", need: Need::Bench },
+    Tool { program: "python3", package: "python3", need: Need::Clients },
+    Tool { program: "node", package: "nodejs", need: Need::Clients },
+    // The compiler as well: the client is run from its source.
+    Tool { program: "javac", package: "default-jdk-headless", need: Need::Clients },
 ];
 
 /// What starts a virtual machine.
@@ -60,7 +66,7 @@ pub(crate) struct VmTools {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let needs = [Need::Lab, Need::Microvm, Need::Bench];
+    let needs = [Need::Lab, Need::Microvm, Need::Bench, Need::Clients];
     if args.check {
         let missing = missing_packages(&needs);
         let others = [
@@ -68,6 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             (vhost().is_none(), VHOST),
             (opa::find().is_none(), "opa"),
             (H2SPEC.find().is_none(), H2SPEC.name),
+            (GRPCURL.find().is_none(), GRPCURL.name),
         ];
         let mut names = missing;
         names.extend(others.iter().filter(|(missing, _)| *missing).map(|(_, name)| *name));
@@ -80,6 +87,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     install(&needs)?;
     opa::install()?;
     H2SPEC.install()?;
+    GRPCURL.install()?;
+    go_tool::build_clients()?;
     eprintln!("everything is there");
     Ok(ExitCode::SUCCESS)
 }
