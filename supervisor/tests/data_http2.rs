@@ -469,6 +469,60 @@ fn answers_that_are_not_one_message_become_502() {
     assert!(!format!("{:?}", reply.fields).contains("forged") && reply.get("alt-svc").is_none(), "{reply:?}");
 }
 
+// covers: C12b, C12f
+#[test]
+fn a_denial_leaves_the_rest_of_an_upload_alone_for_a_moment() {
+    let node = Node::with(plan());
+    let mut h2 = as_x(&node);
+    // Java and older versions of curl lose an answer that a reset follows while they send.
+    h2.headers(1, &head("POST", "/v2/denied"), false);
+    assert_eq!(h2.reply(1).status(), 403);
+    // The whole window of the stream, and more once it opens again.
+    (0..16).for_each(|_| h2.data(1, &[0; 16 * 1024], false));
+    let mut more = 0;
+    while more < 64 * 1024 {
+        let frame = h2.frame().expect("room for more");
+        assert_ne!(frame.kind, data::h2::RST_STREAM, "{frame:?}");
+        if (frame.kind, frame.stream) == (data::h2::WINDOW_UPDATE, 1) {
+            more += u32::from_be_bytes(frame.payload[..4].try_into().expect("four bytes"));
+        }
+    }
+    (0..3).for_each(|_| h2.data(1, &[0; 16 * 1024], false));
+    h2.data(1, b"the end", true);
+    h2.request(3, "GET", "/v1/orders/1");
+    let next = h2.event().expect("the next answer");
+    assert!(matches!(next, Event::Headers { stream: 3, .. }), "and no reset before it: {next:?}");
+    // Who never comes to an end is told so, and that it was no error.
+    h2.headers(5, &head("POST", "/v2/denied"), false);
+    assert_eq!(h2.reply(5).status(), 403);
+    h2.data(5, b"more", false);
+    assert_eq!(h2.event().expect("the end"), Event::Reset { stream: 5, code: NO_ERROR });
+    assert_eq!(h2.ask(7, "GET", "/v1/orders/1").status(), 200);
+    assert_eq!(node.guest(A).app.seen().len(), 2);
+}
+
+// covers: C12b, C12f
+#[test]
+fn what_an_app_leaves_of_an_upload_holds_up_neither_its_answer_nor_others() {
+    let node = Node::with(plan());
+    node.guest(A).serve(|mut link, app| {
+        let Ok(head) = data::read_head(&mut link) else { return };
+        app.saw(&head);
+        link.send("HTTP/1.1 413 Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nfull");
+    });
+    let mut h2 = as_x(&node);
+    for stream in [1, 3, 5, 7, 9, 11] {
+        h2.headers(stream, &head("POST", "/v1/orders/large"), false);
+        let reply = h2.reply(stream);
+        assert_eq!((reply.status(), reply.text().as_str()), (413, "full"));
+        // Six times this is more than the window of the connection.
+        (0..12).for_each(|_| h2.data(stream, &[0; 16 * 1024], false));
+        h2.data(stream, b"the end", true);
+    }
+    assert_eq!(h2.ask(13, "DELETE", "/v1/orders/1").status(), 403);
+    node.audited(6, |line| is(line, &[("kind", "request"), ("verdict", "allow"), ("method", "POST")]));
+}
+
 // covers: C3d
 #[test]
 fn a_revoked_stream_is_reset_alone_and_a_revoked_pair_is_closed() {

@@ -3,8 +3,10 @@
 mod error;
 mod reply;
 mod request;
+mod rest;
 
 pub use self::error::BodyError;
 pub use self::reply::{Forwarded, InFlight, Lease, ReplyBody};
 pub use self::request::{Inbound, Meter, RequestBody};
+pub use self::rest::Rest;
 pub use super::flow::BodyRules;

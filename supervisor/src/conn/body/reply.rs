@@ -51,6 +51,12 @@ impl InFlight {
     pub fn cut(&self, reason: Reason) {
         self.cut.set(Some(reason));
     }
+
+    /// Whether it was cut.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        self.cut.get().is_some()
+    }
 }
 
 /// What happens to the upstream connection when an answer has ended well; dropping it unused closes the connection.

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::BodyError;
+use super::{BodyError, Rest};
 use crate::conn::flow::{BodyRules, Flow};
 use crate::gate::{Limits, Refusal, check_trailers};
 use crate::headers::strip_trailers;
@@ -67,19 +67,20 @@ pub enum Inbound {
 /// The receiving half of an HTTP/2 stream. Its window opens as its bytes go on, so whoever takes them slowly holds the
 /// caller back.
 pub struct StreamBody {
-    stream: h2::RecvStream,
+    rest: Rc<Rest>,
     data_done: bool,
     /// What the announced length leaves to come; h2 holds the caller to it.
     left: Option<u64>,
 }
 
 impl Inbound {
-    /// The body of a request with these headers.
+    /// The body of a request with these headers, and what is left of it when it is dropped.
     #[must_use]
-    pub fn of_stream(stream: h2::RecvStream, headers: &HeaderMap) -> Self {
+    pub fn of_stream(stream: h2::RecvStream, headers: &HeaderMap) -> (Self, Rc<Rest>) {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let left = if stream.is_end_stream() { Some(0) } else { length };
-        Self::Http2(StreamBody { stream, data_done: false, left })
+        let rest = Rc::new(Rest::new(stream));
+        (Self::Http2(StreamBody { rest: Rc::clone(&rest), data_done: false, left }), rest)
     }
 
     /// Whether nothing comes any more.
@@ -87,7 +88,7 @@ impl Inbound {
     pub fn is_end_stream(&self) -> bool {
         match self {
             Self::Http1(body) => body.is_end_stream(),
-            Self::Http2(body) => body.stream.is_end_stream(),
+            Self::Http2(body) => body.rest.stream().is_end_stream(),
         }
     }
 
@@ -114,13 +115,14 @@ impl From<Incoming> for Inbound {
 
 impl StreamBody {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let mut stream = self.rest.stream();
         while !self.data_done {
-            match ready!(self.stream.poll_data(cx)) {
+            match ready!(stream.poll_data(cx)) {
                 // Nothing that would have to be carried; h2 has a budget for them.
                 Some(Ok(data)) if data.is_empty() => {}
                 Some(Ok(data)) => {
                     // Fails only on a stream that is over, which has no window any more.
-                    let _ = self.stream.flow_control().release_capacity(data.len());
+                    let _ = stream.flow_control().release_capacity(data.len());
                     self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
@@ -128,12 +130,18 @@ impl StreamBody {
                 None => self.data_done = true,
             }
         }
-        let trailers = ready!(self.stream.poll_trailers(cx)).map_err(|error| BodyError::gone(error.reason()))?;
+        let trailers = ready!(stream.poll_trailers(cx)).map_err(|error| BodyError::gone(error.reason()))?;
         let Some(trailers) = trailers else { return Poll::Ready(None) };
         Poll::Ready(Some(match check_trailers(&trailers, true, &Limits::default()) {
             Ok(()) => Ok(Frame::trailers(trailers)),
             Err(refusal) => Err(BodyError::refused(refusal)),
         }))
+    }
+}
+
+impl Drop for StreamBody {
+    fn drop(&mut self) {
+        self.rest.let_go();
     }
 }
 

@@ -141,11 +141,15 @@ impl<'a> Streams<'a> {
         let call = Rc::new(self.connection.new_call(None));
         self.calls.insert(id, Rc::clone(&call));
         let (head, body) = request.into_parts();
-        let body = Inbound::of_stream(body, &head.headers);
+        let (body, rest) = Inbound::of_stream(body, &head.headers);
         let request = Request::from_parts(head, body);
         let connection = self.connection;
         self.open.push(Box::pin(async move {
-            stream::serve(connection, request, respond, &call).await;
+            let answering = async {
+                stream::serve(connection, request, respond, &call).await;
+                !call.in_flight.is_cut()
+            };
+            rest.beside(answering).await;
             id
         }));
     }
