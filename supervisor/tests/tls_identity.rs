@@ -19,6 +19,7 @@ use nova_supervisor::identity::{
 use nova_supervisor::tls::{SvidCell, TrustCell};
 use rcgen::KeyUsagePurpose;
 use tls_support::{Ca, Credential, Server, X, connect, expired, id, uri, workload_client};
+use x509_parser::prelude::ParsedExtension;
 
 fn request(spiffe_id: &str, workload: &str) -> IdentityRequest {
     IdentityRequest {
@@ -64,6 +65,35 @@ fn the_dev_source_issues_nothing_but_the_endpoints_own_dev_identity() {
     ] {
         let error = source.svid(&request(asked, workload)).expect_err("not its identity");
         assert!(matches!(error, IdentityError::NotDevIdentity { .. }), "{asked}: {error}");
+    }
+}
+
+// covers: A6, C12c
+#[test]
+fn an_svid_names_the_key_of_its_ca_as_the_ca_itself_does() {
+    let lab = DevCa::generate().expect("a CA");
+    // Another tool names keys in another way.
+    let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).expect("a key");
+    let mut params = rcgen::CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.key_identifier_method = rcgen::KeyIdMethod::PreSpecified(vec![7; 20]);
+    let foreign = params.self_signed(&key).expect("a certificate");
+    for pem in [lab.to_pem().expect("PEM").to_string(), format!("{}{}", foreign.pem(), key.serialize_pem())] {
+        let ca = DevCa::from_fd(pipe_with(&pem)).expect("a CA");
+        let svid = ca.issue(&id(X), "x.t.nova", Duration::from_secs(60)).expect("issued");
+        let (_, ca) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).expect("PEM");
+        let ca = ca.parse_x509().expect("a certificate");
+        let (_, leaf) = x509_parser::parse_x509_certificate(&svid.chain[0]).expect("a certificate");
+        let own = ca.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::SubjectKeyIdentifier(key_id) => Some(key_id.0),
+            _ => None,
+        });
+        let named = leaf.iter_extensions().find_map(|extension| match extension.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(issuer) => issuer.key_identifier.as_ref().map(|key_id| key_id.0),
+            _ => None,
+        });
+        assert!(own.is_some() && own == named, "{own:?} {named:?}");
     }
 }
 

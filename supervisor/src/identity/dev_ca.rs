@@ -9,11 +9,11 @@ use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair
 use nova_proto::ids::SpiffeId;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyUsagePurpose, PublicKeyData, SanType, SigningKey, date_time_ymd,
+    KeyIdMethod, KeyUsagePurpose, PublicKeyData, SanType, SigningKey, date_time_ymd,
 };
 use rustls::pki_types::{CertificateDer, UnixTime};
 use x509_parser::asn1_rs::Tag;
-use x509_parser::prelude::X509Certificate;
+use x509_parser::prelude::{ParsedExtension, X509Certificate};
 use zeroize::Zeroizing;
 
 use super::leaf::{parse_certificate, system_time};
@@ -87,6 +87,9 @@ impl DevCa {
             return Err(unusable("the key is not the certificate's".to_owned()));
         }
         params.distinguished_name = subject(&parsed)?;
+        if let Some(key_id) = key_id(&parsed) {
+            params.key_identifier_method = KeyIdMethod::PreSpecified(key_id);
+        }
         let not_after = system_time(parsed.validity().not_after);
         let ca = Self { issuer: Issuer::new(params, key), certificate: certificate.clone(), not_after };
         ca.prove()?;
@@ -230,6 +233,8 @@ fn leaf_params(
         SanType::DnsName(dns.try_into().map_err(invalid)?),
     ];
     params.is_ca = IsCa::ExplicitNoCa;
+    // Strict callers (Python from 3.13 on) refuse a certificate that does not name its CA's key.
+    params.use_authority_key_identifier_extension = true;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     set_validity(&mut params, not_before, not_after);
@@ -257,6 +262,14 @@ fn subject(certificate: &X509Certificate<'_>) -> Result<DistinguishedName, Ident
         name.push(DnType::CustomDnType(oid), value);
     }
     Ok(name)
+}
+
+/// How the CA itself names its key, whichever tool made it.
+fn key_id(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
+    certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(key_id) => Some(key_id.0.to_vec()),
+        _ => None,
+    })
 }
 
 fn random_hex() -> Result<String, IdentityError> {
