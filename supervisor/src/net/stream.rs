@@ -55,6 +55,23 @@ fn reset_on_close(tcp: &TcpStream) {
     let _ = socket2::SockRef::from(tcp).set_linger(Some(Duration::ZERO));
 }
 
+/// What TLS has to say by itself would wait for the next write, and a caller that asks to negotiate again writes nothing
+/// before it was told no.
+fn poll_read_tls(
+    tls: &mut server::TlsStream<TcpStream>,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    let read = Pin::new(&mut *tls).poll_read(cx, buf);
+    if read.is_pending()
+        && tls.get_ref().1.wants_write()
+        && let Poll::Ready(Err(error)) = Pin::new(tls).poll_flush(cx)
+    {
+        return Poll::Ready(Err(error));
+    }
+    read
+}
+
 macro_rules! each {
     ($self:ident, $inner:ident => $call:expr) => {
         match $self.get_mut() {
@@ -68,7 +85,12 @@ macro_rules! each {
 
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        each!(self, inner => Pin::new(inner).poll_read(cx, buf))
+        match self.get_mut() {
+            Self::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::TlsServer(tls) => poll_read_tls(tls, cx, buf),
+            Self::TlsClient(tls) => Pin::new(tls).poll_read(cx, buf),
+            Self::Guest(guest) => Pin::new(guest).poll_read(cx, buf),
+        }
     }
 }
 
