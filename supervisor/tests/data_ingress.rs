@@ -435,14 +435,14 @@ fn big_bodies_pass_both_ways_and_continue_is_asked_for() {
 
 // covers: A7b
 #[test]
-fn an_upgrade_that_no_rule_grants_is_an_ordinary_request() {
+fn an_offer_of_h2c_is_ignored_and_a_websocket_that_no_rule_grants_is_refused() {
     let node = Node::start();
     let mut tls = node.call(Some(&node.svid("x")), HTTPS).expect("connected");
-    for protocol in ["websocket", "h2c"] {
+    for (protocol, status) in [("h2c", 200), ("websocket", 403), ("TLS/1.0", 200)] {
         let answer = tls.ask(format!(
             "GET /v1/orders/1 HTTP/1.1\r\nHost: service-a.t.nova\r\nConnection: Upgrade\r\nUpgrade: {protocol}\r\n\r\n"
         ));
-        assert_eq!(answer.status, 200, "{protocol}: {answer:?}");
+        assert_eq!(answer.status, status, "{protocol}: {answer:?}");
     }
     assert_eq!(tls.ask(ORDER).status, 200);
     let seen = node.guest(A).app.seen().join("").to_ascii_lowercase();

@@ -25,6 +25,7 @@ const RULES: &str = "
   - {id: admins, tenant: t, from: {cidr: NET.96/28, jwt: {issuer: 'https://issuer.test', claims: {role: [admin, ops]}}}, to: {workload: service-a, port: edge}, http: {methods: [DELETE], paths: ['/v1/**']}}
   - {id: by-address, tenant: t, from: {cidr: NET.96/28}, to: {workload: service-a, port: mixed}, http: {methods: [GET], paths: ['/v1/**']}}
   - {id: by-token, tenant: t, from: {jwt: {issuer: 'https://issuer.test', subject: alice}}, to: {workload: service-a, port: mixed}, http: {methods: [PUT], paths: ['/v1/**']}}
+  - {id: sockets, tenant: t, from: {jwt: {issuer: 'https://issuer.test', subject: alice}}, to: {workload: service-a, port: edge}, http: {methods: [GET], paths: ['/ws/**']}, upgrade: [websocket]}
   - {id: open, tenant: t, from: {cidr: NET.96/28}, to: {workload: service-a, port: open}, http: {methods: [GET], paths: ['/v1/**']}}
 ";
 const TOKENS: &str = "[[tokens]]\nissuer = \"https://issuer.test\"\naudiences = [\"orders\"]\njwks = \"jwks.json\"\n\
@@ -270,4 +271,28 @@ fn each_stream_of_http_2_is_decided_with_its_own_token_and_grpc_callers_read_sta
     assert_eq!((grpc.status(), grpc.get("grpc-status")), (200, Some("16")));
     assert_eq!(ask(11, &[("authorization", &good)]).status(), 200);
     assert_eq!(node.guest(A).app.seen().len(), 2);
+}
+
+// covers: C3i
+#[test]
+fn a_websocket_ends_with_the_token_that_let_it_in() {
+    let node = start();
+    node.guest(A).serve(|mut link, app| {
+        if let Ok(head) = read_request(&mut link) {
+            app.saw(&head);
+            link.send("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+            let _ = link.rest();
+        }
+    });
+    let short = token(|claims| claims["exp"] = (now() + 3).into());
+    let upgrade = "\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let handshake = |token| request("GET", token).replace("/v1/orders/42", "/ws/room").replace("\r\n\r\n", upgrade);
+    let mut without = node.call(None, EDGE).expect("connected");
+    assert_eq!(without.ask(handshake(None)).status, 401);
+    let mut tls = node.call(None, EDGE).expect("connected");
+    assert_eq!(tls.ask(handshake(Some(&short))).status, 101);
+    assert!(tls.is_closed());
+    let close = node.audited_once(|line| is(line, &[("kind", "close"), ("direction", "ingress")]));
+    assert!(is(&close, &[("close", "token_invalid"), ("detail", "token_expired"), ("rule", "sockets")]), "{close}");
+    assert!(!node.guest(A).app.seen().join("").to_ascii_lowercase().contains("authorization"));
 }

@@ -2,15 +2,16 @@
 
 use std::rc::Rc;
 
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use http_body_util::Full;
 use hyper::body::Incoming;
 
 use crate::audit::Record;
 use crate::conn::body::{Forwarded, InFlight, Meter, ReplyBody, RequestBody};
-use crate::dial::{HttpUpstream, Pool, PoolLease, SendFailure, send};
-use crate::gate::{Limits, check_answer};
-use crate::headers::strip_response_headers;
-use crate::net::stream::Stream;
+use crate::dial::{HttpUpstream, Pool, PoolLease, SendFailure, send, switched};
+use crate::gate::{Limits, Refusal, check_answer};
+use crate::headers::{is_to_websocket, set_websocket, strip_response_headers};
+use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 
 /// A permitted request that is ready to go.
@@ -25,6 +26,21 @@ pub struct Forward {
     pub in_flight: Rc<InFlight>,
 }
 
+/// What came of a request that asked to change the protocol.
+pub enum Answered {
+    /// An answer like others: the app declined.
+    Declined(Response<ReplyBody>),
+    /// The other side speaks the new protocol from here on. The record is still open.
+    Switched {
+        /// The 101 for the caller.
+        response: Response<ReplyBody>,
+        /// With what came behind the 101.
+        callee: Prefixed,
+        /// The request's.
+        record: Record,
+    },
+}
+
 /// Sends the request on an idle connection or on one that `open` makes, and gives the answer with its body still to come.
 /// A request of which nothing was sent is tried once more, on a fresh connection.
 ///
@@ -32,18 +48,78 @@ pub struct Forward {
 /// The record and the reason, when there is no answer.
 pub async fn forward(
     forward: Forward,
-    mut record: Record,
+    record: Record,
     open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
 ) -> Result<Response<ReplyBody>, (Record, Reason)> {
+    let (response, exchanged) = exchange(forward, record, Wants::Answer, open).await?;
+    Ok(exchanged.answer(response))
+}
+
+/// The same for a request that asks to change the protocol to `websocket`, and was granted it.
+///
+/// # Errors
+/// As [`forward`].
+pub async fn upgrade(
+    forward: Forward,
+    record: Record,
+    open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
+) -> Result<Answered, (Record, Reason)> {
+    let (response, exchanged) = exchange(forward, record, Wants::Websocket, open).await?;
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(Answered::Declined(exchanged.answer(response)));
+    }
+    let headers = response.headers().clone();
+    match switched(response).await {
+        Ok(callee) => Ok(Answered::Switched { response: switching(headers), callee, record: exchanged.record }),
+        Err(reason) => Err((exchanged.failed(reason), reason)),
+    }
+}
+
+/// What the request may be answered with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wants {
+    Answer,
+    Websocket,
+}
+
+/// What belongs to an answer until its end.
+struct Exchanged {
+    upstream: HttpUpstream,
+    meter: Rc<Meter>,
+    record: Record,
+    pool: Rc<Pool>,
+    in_flight: Rc<InFlight>,
+}
+
+impl Exchanged {
+    fn failed(mut self, reason: Reason) -> Record {
+        self.in_flight.end();
+        self.record.bytes(self.meter.bytes(), 0);
+        self.record.close(reason);
+        self.record
+    }
+
+    fn answer(self, response: Response<Incoming>) -> Response<ReplyBody> {
+        let lease = PoolLease::new(self.upstream, self.pool);
+        answer(response, |body| Forwarded::new(body, self.meter, self.record, lease, self.in_flight))
+    }
+}
+
+async fn exchange(
+    forward: Forward,
+    mut record: Record,
+    wants: Wants,
+    open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
+) -> Result<(Response<Incoming>, Exchanged), (Record, Reason)> {
     let Forward { request, meter, pool, in_flight } = forward;
     in_flight.start();
     // Holds if the caller goes away while it waits: this future is dropped then.
     record.close(Reason::Aborted);
-    match exchange(request, &meter, &pool, &mut record, open).await {
-        Ok((response, upstream)) => {
-            let lease = PoolLease::new(upstream, pool);
-            Ok(answer(response, |body| Forwarded::new(body, meter, record, lease, in_flight)))
-        }
+    match answered(request, &meter, &pool, &mut record, open)
+        .await
+        .and_then(|(response, upstream)| checked(response, wants, &mut record).map(|response| (response, upstream)))
+    {
+        Ok((response, upstream)) => Ok((response, Exchanged { upstream, meter, record, pool, in_flight })),
         Err(reason) => {
             // Its body was given up here, so whatever the other side made of that is not its fault.
             let reason = if meter.is_late() { Reason::BodyTimeout } else { reason };
@@ -55,7 +131,7 @@ pub async fn forward(
     }
 }
 
-async fn exchange(
+async fn answered(
     mut request: Request<RequestBody>,
     meter: &Meter,
     pool: &Pool,
@@ -64,7 +140,7 @@ async fn exchange(
 ) -> Result<(Response<Incoming>, HttpUpstream), Reason> {
     if let Some(mut upstream) = pool.take() {
         match send(&mut upstream, request, meter).await {
-            Ok(response) => return Ok((checked(response, record)?, upstream)),
+            Ok(response) => return Ok((response, upstream)),
             Err(SendFailure::Failed(reason)) => return Err(reason),
             Err(SendFailure::Unsent(unsent)) => request = *unsent,
         }
@@ -72,15 +148,18 @@ async fn exchange(
     // Boxed: dialling is rare and its state is large, and hyper copies the future of every request into its place.
     let mut upstream = Box::pin(pool.open(open(record))).await?;
     match send(&mut upstream, request, meter).await {
-        Ok(response) => Ok((checked(response, record)?, upstream)),
+        Ok(response) => Ok((response, upstream)),
         Err(SendFailure::Failed(reason)) => Err(reason),
         Err(SendFailure::Unsent(_)) => Err(Reason::UpstreamClosed),
     }
 }
 
-fn checked(response: Response<Incoming>, record: &mut Record) -> Result<Response<Incoming>, Reason> {
-    // No upgrade was asked for, so none may come: its bytes would leave HTTP and nobody would decide on them.
-    if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
+fn checked(response: Response<Incoming>, wants: Wants, record: &mut Record) -> Result<Response<Incoming>, Reason> {
+    // A change that was not granted would take its bytes out of HTTP, and nobody would have decided on them.
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS
+        && !(wants == Wants::Websocket && is_to_websocket(response.headers()))
+    {
+        record.detail(Refusal::UnaskedUpgrade.as_str());
         return Err(Reason::UpstreamMalformed);
     }
     let (head, body) = response.into_parts();
@@ -100,4 +179,15 @@ fn answer(response: Response<Incoming>, body: impl FnOnce(Incoming) -> Forwarded
     head.version = http::Version::HTTP_11;
     head.extensions.clear();
     Response::from_parts(head, ReplyBody::Forwarded(Box::new(body(incoming))))
+}
+
+/// The 101 for the caller, re-made as other answers are.
+fn switching(mut headers: HeaderMap) -> Response<ReplyBody> {
+    strip_response_headers(&mut headers);
+    headers.remove(header::CONTENT_LENGTH);
+    set_websocket(&mut headers);
+    let mut response = Response::new(ReplyBody::Text(Full::default()));
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    *response.headers_mut() = headers;
+    response
 }

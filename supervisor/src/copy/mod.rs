@@ -3,5 +3,5 @@
 mod exchange;
 mod stream;
 
-pub use exchange::{Forward, forward};
+pub use exchange::{Answered, Forward, forward, upgrade};
 pub use stream::{Bounds, Outcome, both_ways};

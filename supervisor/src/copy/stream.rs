@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
-use crate::net::stream::Stream;
+use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 use crate::state::pace::Pace;
 
@@ -42,15 +42,14 @@ pub struct Outcome {
 
 /// Carries bytes both ways, with half-close: the end of one direction ends only that direction.
 ///
-/// `first` is what was read from the caller already. `cut` resolves to the reason why the copy must end now.
+/// What was read of either side already goes first. `cut` resolves to the reason why the copy must end now.
 pub async fn both_ways(
-    caller: Stream,
-    callee: Stream,
-    first: Vec<u8>,
+    caller: Prefixed,
+    callee: Prefixed,
     bounds: Bounds,
     cut: impl Future<Output = Reason>,
 ) -> Outcome {
-    let (mut caller, mut callee) = (caller, callee);
+    let ((from_caller, mut caller), (from_callee, mut callee)) = (caller.into_parts(), callee.into_parts());
     let activity = Activity::new();
     let (mut up, mut down) = (OneWay::new(&bounds.up, &activity), OneWay::new(&bounds.down, &activity));
     let close = {
@@ -58,8 +57,8 @@ pub async fn both_ways(
         let (callee_read, callee_write) = tokio::io::split(&mut callee);
         let carry = async {
             match tokio::try_join!(
-                up.carry(caller_read, callee_write, &first),
-                down.carry(callee_read, caller_write, &[])
+                up.carry(caller_read, callee_write, &from_caller),
+                down.carry(callee_read, caller_write, &from_callee)
             ) {
                 Ok(_) => Reason::Done,
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => Reason::IdleTimeout,

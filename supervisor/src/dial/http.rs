@@ -15,7 +15,7 @@ use super::shared::{Place, Shared};
 use crate::conn::body::{Lease, Meter, RequestBody};
 use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Limits};
-use crate::net::stream::Stream;
+use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 
 /// From the last byte of a request to the head of its answer.
@@ -52,8 +52,9 @@ impl HttpUpstream {
         let io = GatedIo::client(stream, Limits::default());
         let gate = io.handle();
         let (sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(|_| Reason::UpstreamClosed)?;
-        // Ends when the sender is dropped or the other side closes; its error is that of the exchange in progress.
-        tokio::task::spawn_local(async move { drop(connection.await) });
+        // Ends when the sender is dropped, the other side closes, or the protocol changes; its error is that of the exchange
+        // in progress.
+        tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
         Ok(Self(Kind::Http1 { sender, gate }))
     }
 
@@ -74,6 +75,17 @@ impl HttpUpstream {
     pub(super) fn is_shared(&self) -> bool {
         matches!(self.0, Kind::Http2 { .. })
     }
+}
+
+/// The connection behind a 101, with what came behind its head. It has left its pool for good.
+///
+/// # Errors
+/// The reason for the record, when the connection broke off meanwhile.
+pub async fn switched(response: Response<Incoming>) -> Result<Prefixed, Reason> {
+    let upgraded = hyper::upgrade::on(response).await.map_err(|_| Reason::UpstreamClosed)?;
+    let parts = upgraded.downcast::<TokioIo<GatedIo<Stream>>>().map_err(|_| Reason::UpstreamClosed)?;
+    let (stream, held) = parts.io.into_inner().into_parts();
+    Ok(Prefixed::new([parts.read_buf, held].concat().into(), stream))
 }
 
 /// How sending went wrong.

@@ -30,7 +30,7 @@ use crate::tls::TrustCell;
 
 pub use self::failure::DialFailure;
 pub use self::health::health;
-pub use self::http::{HttpUpstream, PoolLease, SendFailure, Speaks, send};
+pub use self::http::{HttpUpstream, PoolLease, SendFailure, Speaks, send, switched};
 pub use self::pool::{Pool, Pools};
 
 /// The dialler of one data-plane thread.

@@ -116,8 +116,9 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
         tokio::join!(opening.caller.abort(), opening.callee.abort());
         return;
     }
+    let caller = Prefixed::new(opening.first.into(), opening.caller);
     let ended = until_revoked(&mut cut, &guest.egress.decider, &permit);
-    let outcome = copy::both_ways(opening.caller, opening.callee, opening.first, bounds, ended).await;
+    let outcome = copy::both_ways(caller, opening.callee.into(), bounds, ended).await;
     record.bytes(outcome.from_caller, outcome.to_caller);
     record.close(outcome.close);
     guest.ended(outcome.close);

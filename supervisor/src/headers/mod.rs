@@ -15,6 +15,9 @@ pub const XFCC: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
 /// The header that carries the caller's address to an app.
 pub const XFF: HeaderName = HeaderName::from_static("x-forwarded-for");
 
+/// What rules and `Upgrade` call the protocol.
+pub const WEBSOCKET: &str = "websocket";
+
 /// A header that makes an app act on another method than the one that was decided.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("header {0} asks for another method than the request line; remove it and send that method itself")]
@@ -85,22 +88,20 @@ pub fn set_identity(headers: &mut HeaderMap, xfcc: &HeaderValue, xff: &HeaderVal
     headers.insert(XFF, xff.clone());
 }
 
-/// The value of `Upgrade` when the request asks for one that a rule may grant: one protocol, named by `Connection` too,
-/// and not h2c.
+/// Whether the headers change the protocol to `websocket`, the one that rules know: `Upgrade` names it and nothing else, and
+/// `Connection` names `Upgrade`.
 #[must_use]
-pub fn asked_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+pub fn is_to_websocket(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::UPGRADE).iter();
-    let (first, more) = (values.next()?, values.next());
-    let named = connection_names(headers).any(|name| name.eq_ignore_ascii_case("upgrade"));
-    let text = first.to_str().ok()?;
-    let plain = !text.is_empty() && !text.contains(',') && !text.eq_ignore_ascii_case("h2c");
-    (more.is_none() && named && plain).then(|| first.clone())
+    let (Some(only), None) = (values.next(), values.next()) else { return false };
+    only.as_bytes().eq_ignore_ascii_case(WEBSOCKET.as_bytes())
+        && connection_names(headers).any(|name| name.eq_ignore_ascii_case("upgrade"))
 }
 
-/// Puts an upgrade back into cleaned headers: towards the next hop after a grant, or into the 101.
-pub fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
-    headers.insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(header::UPGRADE, protocol);
+/// Puts the change to `websocket` back into cleaned headers: of a request after a grant, or of the 101.
+pub fn set_websocket(headers: &mut HeaderMap) {
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(header::UPGRADE, HeaderValue::from_static(WEBSOCKET));
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {

@@ -194,21 +194,29 @@ fn trailers_cannot_do_what_headers_cannot() {
 }
 
 #[test]
-fn an_upgrade_is_one_protocol_that_connection_names_and_never_h2c() {
+fn an_upgrade_is_to_websocket_alone_and_connection_names_it() {
     let asked = |upgrade: &'static str, connection: &'static str| {
-        asked_upgrade(&map(&[("upgrade", upgrade), ("connection", connection)]))
+        is_to_websocket(&map(&[("upgrade", upgrade), ("connection", connection)]))
     };
-    assert_eq!(asked("websocket", "keep-alive, Upgrade"), Some(HeaderValue::from_static("websocket")));
-    for (upgrade, connection) in
-        [("h2c", "upgrade"), ("websocket", "close"), ("websocket, h2c", "upgrade"), ("", "upgrade")]
-    {
-        assert_eq!(asked(upgrade, connection), None, "{upgrade:?} {connection:?}");
+    for (upgrade, connection) in [
+        ("h2c", "upgrade"),
+        ("TLS/1.0", "upgrade"),
+        ("websocket", "close"),
+        ("websocket, h2c", "upgrade"),
+        ("websocket/13", "upgrade"),
+        ("", "upgrade"),
+    ] {
+        assert!(!asked(upgrade, connection), "{upgrade:?} {connection:?}");
     }
-    let mut headers = map(&[("upgrade", "websocket"), ("connection", "upgrade")]);
-    let protocol = asked_upgrade(&headers).expect("asked");
+    let twice = map(&[("upgrade", "websocket"), ("upgrade", "h2c"), ("connection", "upgrade")]);
+    assert!(!is_to_websocket(&twice));
+    assert!(asked("websocket", "keep-alive, Upgrade") && asked("WebSocket", "upgrade"));
+    let mut headers = map(&[("upgrade", "WebSocket"), ("connection", "keep-alive, upgrade")]);
     strip_request_headers(&mut headers).expect("no override");
-    set_upgrade(&mut headers, protocol);
+    assert!(headers.is_empty());
+    set_websocket(&mut headers);
     assert_eq!(names(&headers), ["connection", "upgrade"]);
+    assert!(is_to_websocket(&headers));
 }
 
 /// A name as a server sees it that makes one variable of all spellings, written down apart from the code under test.

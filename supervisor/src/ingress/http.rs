@@ -6,13 +6,15 @@
 //!                    \--> h2: streams, one task of all --+-> request --+
 //!                                                                       \--> decide -> copy::forward -> answer
 //! ```
-//! Both versions hand each request to [`Connection::prepare`]: there is no second way to the decision.
+//! Both versions hand each request to [`Connection::prepare`]: there is no second way to the decision. A request of HTTP/1.1 that
+//! was granted a WebSocket leaves HTTP with the 101 of the app (`upgrade`) and ends with its connection.
 
 mod h1;
 mod h2;
 mod prepare;
 mod sniff;
 mod stream;
+mod upgrade;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -24,6 +26,7 @@ use tokio::sync::Notify;
 
 use self::prepare::{Named, Ready};
 use self::sniff::Version;
+use self::upgrade::Switched;
 use super::Ingress;
 use super::token::Bearer;
 use super::xfcc;
@@ -37,12 +40,13 @@ use crate::dial::{Pool, Speaks};
 use crate::gate::{GateHandle, Refusal};
 use crate::net::stream::Stream;
 use crate::reason::Reason;
-use crate::state::endpoint::EndpointSpec;
+use crate::state::endpoint::{Endpoint, EndpointSpec};
 use crate::state::pace::Way;
 
 /// What is the same for every request of a connection, computed once.
 struct Connection<'a> {
     ingress: &'a Ingress,
+    endpoint: Arc<Endpoint>,
     spec: Arc<EndpointSpec>,
     who: Caller,
     connect: Permit,
@@ -68,6 +72,8 @@ struct Call {
     refusal_recorded: Cell<bool>,
     /// Tells a stream of HTTP/2 to end.
     cut: Notify,
+    /// The app has left HTTP: what goes on once the caller has its 101.
+    switched: RefCell<Option<Switched>>,
 }
 
 /// How a connection ended.
@@ -88,6 +94,7 @@ pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Perm
         bearer: Bearer::of(&ingress.known_by.tokens, &conn.spec, &connect),
         speaks,
         ingress,
+        endpoint: Arc::clone(&conn.endpoint),
         spec: Arc::clone(&conn.spec),
         who: conn.who.clone(),
         connect,
@@ -133,15 +140,16 @@ impl Connection<'_> {
         record
     }
 
+    async fn open(&self, permit: &Permit) -> Result<Stream, Reason> {
+        let guest = self.ingress.dialer.guest(permit, &self.spec).await.map_err(|failure| failure.reason)?;
+        Ok(Stream::Guest(Box::new(guest)))
+    }
+
     /// Sends a permitted request to the app and gives its answer, or ours when there is none.
     async fn forward(&self, ready: Ready, call: &Call) -> Response<ReplyBody> {
         let Ready { permit, forward, record, form, .. } = ready;
         let meter = Rc::clone(&forward.meter);
-        let open = async |_: &mut Record| {
-            let guest = self.ingress.dialer.guest(&permit, &self.spec).await.map_err(|failure| failure.reason)?;
-            Ok(Stream::Guest(Box::new(guest)))
-        };
-        match copy::forward(forward, record, open).await {
+        match copy::forward(forward, record, async |_: &mut Record| self.open(&permit).await).await {
             Ok(response) => response,
             Err((mut record, reason)) => {
                 let reason = call.blame(&mut record, reason, &meter);

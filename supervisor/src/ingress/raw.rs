@@ -56,7 +56,7 @@ pub(super) async fn carry(
         down: Pace::new(&conn.endpoint, Way::FromGuest),
         idle: conn.spec.limits.stream_idle,
     };
-    let outcome = copy::both_ways(stream, Stream::Guest(Box::new(guest)), Vec::new(), bounds, ended).await;
+    let outcome = copy::both_ways(stream.into(), Stream::Guest(Box::new(guest)).into(), bounds, ended).await;
     conn.record.bytes(outcome.from_caller, outcome.to_caller);
     conn.record.close(outcome.close);
 }

@@ -7,11 +7,12 @@
 //! a good one                               its issuer, subject and the claims that rules ask for are decided on
 //! ```
 //! What was decided holds for the exchange: a token that ends while an answer is on its way cuts nothing. The next request
-//! on the connection is decided anew.
+//! on the connection is decided anew. A WebSocket has no next request, so it ends with its token.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderValue, header};
 use nova_policy::data::IngressPort;
@@ -77,6 +78,11 @@ impl Bearer {
         let claims = asked.filter_map(|rule| rule.jwt.as_ref()).flat_map(|jwt| jwt.claims.keys());
         let input = input.with_token(verified.token(claims.map(String::as_str)));
         ingress.decider.decide(input, record)
+    }
+
+    /// When the last good token ends, which is that of the request that was decided last.
+    pub(super) fn last_until(&self) -> Option<SystemTime> {
+        self.last.borrow().as_ref().map(|(_, verified)| verified.until)
     }
 
     fn verify(&self, token: &str) -> Result<Rc<Verified>, Fault> {

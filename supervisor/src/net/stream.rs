@@ -170,6 +170,13 @@ impl Prefixed {
     }
 }
 
+impl From<Stream> for Prefixed {
+    /// Nothing was read yet.
+    fn from(inner: Stream) -> Self {
+        Self::new(bytes::Bytes::new(), inner)
+    }
+}
+
 impl AsyncRead for Prefixed {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();

@@ -54,6 +54,15 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
         call.in_flight.cut(close);
         close
     };
+    let close = match call.switched.take() {
+        None => close,
+        // A connection that is to take nothing new opens no stream either.
+        Some(switched) if close == Reason::Done => connection.carry(switched, &mut cut).await,
+        Some(switched) => {
+            switched.give_up(close).await;
+            close
+        }
+    };
     End { close, refused: call.unrecorded_refusal() }
 }
 
@@ -63,10 +72,17 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<ReplyBody>, Infallible> {
     let mut request = request.map(Inbound::from);
-    if let Some(upgrade) = request.extensions_mut().remove::<OnUpgrade>() {
-        end_gently::<Prefixed>(upgrade);
-    }
-    Ok(match connection.prepare(request, call) {
+    let handed_out = request.extensions_mut().remove::<OnUpgrade>();
+    let prepared = connection.prepare(request, call);
+    let prepared = match (prepared, handed_out) {
+        (Ok(ready), Some(caller)) if ready.upgrades => return Ok(connection.upgrade(ready, call, caller).await),
+        (prepared, Some(unwanted)) => {
+            end_gently::<Prefixed>(unwanted);
+            prepared
+        }
+        (prepared, None) => prepared,
+    };
+    Ok(match prepared {
         Ok(ready) => connection.forward(ready, call).await,
         Err(refusal) => {
             connection.ingress.audit.throttle(&connection.spec.pod_uid).await;

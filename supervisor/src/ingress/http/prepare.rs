@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri, Version, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header, request};
 use nova_policy::host::Authority;
 use nova_policy::path::CanonicalPath;
 
@@ -28,6 +28,8 @@ pub(super) struct Ready {
     pub(super) form: Form,
     /// The caller waits for 100 before it sends the body.
     pub(super) expects: bool,
+    /// A WebSocket is granted, and the request asks the app for it.
+    pub(super) upgrades: bool,
 }
 
 /// An authority as it came, what it means, and how it is passed on.
@@ -45,7 +47,10 @@ impl Connection<'_> {
         let form = Form::of(request.headers());
         let expects = request.headers().contains_key(header::EXPECT);
         match self.admit(request, call, &mut record) {
-            Ok((permit, forward)) => Ok(Ready { permit, forward, record, form, expects }),
+            Ok((permit, forward)) => {
+                let upgrades = permit.input().upgrade().is_some();
+                Ok(Ready { permit, forward, record, form, expects, upgrades })
+            }
             Err(reason) => {
                 record.deny(reason);
                 Err(Box::new(refusal(&mut record, reason, None, form)))
@@ -70,8 +75,13 @@ impl Connection<'_> {
         record.dest(authority.host().as_str(), authority.port_or(443));
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
+        let upgrades = self.speaks == Speaks::Http1 && asks_for_websocket(&head);
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
-        let input = self.connect.input().request(head.method.as_str(), &path);
+        let mut input = self.connect.input().request(head.method.as_str(), &path);
+        if upgrades {
+            headers::set_websocket(&mut head.headers);
+            input = input.with_upgrade(headers::WEBSOCKET);
+        }
         let permit = self.bearer.decide(self.ingress, &mut head.headers, input, record)?;
         call.permit.replace(Some(permit.clone()));
         if let Some(identity) = &self.identity {
@@ -133,6 +143,12 @@ impl Named {
         let raw = HeaderValue::from_bytes(raw).map_err(|_| Reason::BadDestination)?;
         Ok(Self { raw, authority, canonical })
     }
+}
+
+/// RFC 6455 section 4.1. Everything else that `Upgrade` may name is ignored, as RFC 9110 section 7.8 lets a server do: clients
+/// offer h2c with every request.
+fn asks_for_websocket(head: &request::Parts) -> bool {
+    head.version == Version::HTTP_11 && head.method == Method::GET && headers::is_to_websocket(&head.headers)
 }
 
 /// Names the destination as the app's version of HTTP does.
