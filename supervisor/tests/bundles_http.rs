@@ -204,6 +204,25 @@ fn errors_redirects_and_huge_bodies_are_refused_and_asked_again_later() {
 
 // covers: B7a
 #[test]
+fn not_modified_is_no_answer_to_whoever_has_no_tag() {
+    let server = Server::start(|_, stream| send(stream, "304 Not Modified", "", b""));
+    server.until("it is noticed", |server| server.failures("server_status") >= 2);
+    assert_eq!(server.node.active(), None);
+    assert!(server.feed.status(SystemTime::now()).last_error.is_some(), "the operator is told");
+    let five = server.node.bundle(5, ONLY_A);
+    server.answer(serve(five, "five"));
+    server.until_active(5);
+    // What was refused has left no tag, so a cache that says 304 does not hide why.
+    server.answer(serve(b"no bundle".to_vec(), "bad"));
+    server.until_refused("bad_archive");
+    let before = server.failures("server_status");
+    server.answer(|_, stream| send(stream, "304 Not Modified", "", b""));
+    server.until("it is noticed again", |server| server.failures("server_status") > before);
+    assert!(server.feed.status(SystemTime::now()).last_error.is_some(), "and still told");
+}
+
+// covers: B7a
+#[test]
 fn a_server_that_is_slow_or_away_changes_nothing() {
     let server = with_5();
     let held = Arc::new(Mutex::new(Vec::new()));

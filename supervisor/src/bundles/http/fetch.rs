@@ -44,7 +44,7 @@ impl Server {
         let answer = self.service.get(self.fields(etag), bounds).await.map_err(|fault| self.explain(fault))?;
         let kind = answer.headers.get(CONTENT_TYPE);
         let long_poll = kind.is_some_and(|kind| kind.as_bytes().starts_with(LONG_POLL.as_bytes()));
-        self.judge(answer).map(|fetched| (fetched, long_poll))
+        self.judge(answer, etag.is_some()).map(|fetched| (fetched, long_poll))
     }
 
     fn fields(&self, etag: Option<&HeaderValue>) -> HeaderMap {
@@ -59,11 +59,13 @@ impl Server {
         fields
     }
 
-    fn judge(&self, answer: Answer) -> Result<Fetched, FetchError> {
+    /// Only who sent a tag can be told that it still holds: 304 to anybody else brings no bundle and must not pass for one.
+    fn judge(&self, answer: Answer, tagged: bool) -> Result<Fetched, FetchError> {
         let Answer { status, headers, body } = answer;
         let server = || self.service.shown();
         match status {
-            StatusCode::NOT_MODIFIED => Ok(Fetched::NotModified),
+            StatusCode::NOT_MODIFIED if tagged => Ok(Fetched::NotModified),
+            StatusCode::NOT_MODIFIED => Err(FetchError::Status { server: server(), status: status.as_u16() }),
             StatusCode::OK => {
                 let etag = headers.get(ETAG).filter(|etag| etag.len() <= MAX_ETAG).cloned();
                 Ok(Fetched::Bundle { bytes: body, etag })
