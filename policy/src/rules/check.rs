@@ -7,17 +7,21 @@ use crate::data::UpstreamTls;
 use crate::yaml::Reader;
 
 /// Ranges no rule may open: they reach the machine itself, its metadata service, or everybody at once.
-const FORBIDDEN: [(&str, &str); 14] = [
+const FORBIDDEN: [(&str, &str); 18] = [
     ("0.0.0.0/8", "unspecified"),
     ("169.254.0.0/16", "link-local and metadata"),
     ("224.0.0.0/4", "multicast"),
     ("240.0.0.0/4", "reserved"),
     ("168.63.129.16/32", "metadata"),
+    ("100.100.100.200/32", "metadata"),
+    ("192.0.0.192/32", "metadata"),
     ("::/128", "unspecified"),
     ("fe80::/10", "link-local"),
     ("fec0::/10", "site-local"),
     ("fd00:ec2::254/128", "metadata"),
     ("fd20:ce::254/128", "metadata"),
+    ("fd00:42::42/128", "metadata"),
+    ("fd00:c1::a9fe:a9fe/128", "metadata"),
     ("ff00::/8", "multicast"),
     ("::ffff:0.0.0.0/96", "IPv4-mapped"),
     ("64:ff9b:1::/48", "local NAT64, which hides an IPv4 address"),

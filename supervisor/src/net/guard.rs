@@ -48,6 +48,16 @@ impl AddressGuard {
     }
 }
 
+/// Metadata services outside of the link-local ranges, in public and private ones: Azure, Alibaba.
+const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(168, 63, 129, 16), Ipv4Addr::new(100, 100, 100, 200)];
+/// AWS, Google, Scaleway, Oracle.
+const METADATA_V6: [Ipv6Addr; 4] = [
+    Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0x0042, 0, 0, 0, 0, 0, 0x42),
+    Ipv6Addr::new(0xfd00, 0x00c1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
+];
+
 fn v4_allows(address: Ipv4Addr, purpose: Purpose) -> bool {
     let [a, b, c, _] = address.octets();
     let never = a == 0
@@ -57,7 +67,8 @@ fn v4_allows(address: Ipv4Addr, purpose: Purpose) -> bool {
         || (a == 192 && b == 0 && c == 0)
         || address.is_documentation()
         || (a == 198 && (b == 18 || b == 19))
-        || (a == 192 && b == 88 && c == 99);
+        || (a == 192 && b == 88 && c == 99)
+        || METADATA_V4.contains(&address);
     let private = address.is_private() || (a == 100 && (64..128).contains(&b));
     !never && (!private || purpose != Purpose::External)
 }
@@ -73,7 +84,7 @@ fn v6_allows(address: Ipv6Addr, purpose: Purpose) -> bool {
         || (first == 0x2001 && segments[1] == 0x0db8)
         || (first == 0x3fff && segments[1] < 0x1000)
         || (first == 0x0100 && segments[1..4] == [0, 0, 0])
-        || address == Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254)
+        || METADATA_V6.contains(&address)
         // ISATAP interface identifiers carry an IPv4 address that some stacks tunnel to.
         || (segments[4] & 0xfdff == 0 && segments[5] == 0x5efe);
     let private = first & 0xfe00 == 0xfc00;
@@ -136,7 +147,15 @@ mod tests {
             "febf::1",
             "fec0::1",
             "ff02::1",
+            "168.63.129.16",
+            "::ffff:168.63.129.16",
+            "64:ff9b::a83f:8110",
+            "100.100.100.200",
+            "192.0.0.192",
             "fd00:ec2::254",
+            "fd20:ce::254",
+            "fd00:42::42",
+            "fd00:c1::a9fe:a9fe",
             "2001:db8::1",
             "::ffff:127.0.0.1",
             "::ffff:7f00:1",
