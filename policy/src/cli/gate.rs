@@ -183,7 +183,7 @@ impl Change {
             eprintln!("nova-policy: no signature was checked: give --keys");
         }
         let in_use = match &self.in_use {
-            Some(path) => Some(InUse::parse(&files::read_text(path)?).with_context(|| path.display().to_string())?),
+            Some(path) => Some(in_use(path)?),
             None => None,
         };
         let (live, next) = (files::read(&self.live)?, files::read(&self.next)?);
@@ -215,4 +215,14 @@ fn check(
     let scope = bundle::inspect(bytes)?.scope.unwrap_or_default();
     let options = VerifyOptions { keys, key_id, scope: &scope, now: time::now(), stale_grace, newer_than: None };
     verify(bytes, &options)
+}
+
+/// An empty file most often is a log that was rotated away: it must not let everything be removed.
+fn in_use(path: &Path) -> anyhow::Result<InUse> {
+    let (text, shown) = (files::read_text(path)?, path.display());
+    anyhow::ensure!(
+        !text.trim().is_empty(),
+        "{shown} is empty, so nothing would count as in use: give a piece of the audit log, or leave --in-use out"
+    );
+    InUse::parse(&text).with_context(|| shown.to_string())
 }

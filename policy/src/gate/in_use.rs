@@ -34,7 +34,6 @@ pub enum InUseError {
 
 #[derive(Deserialize)]
 struct Line {
-    #[serde(default)]
     verdict: String,
     input: Option<Input>,
 }
