@@ -22,6 +22,67 @@ fn refused(rule: &str, want: &str) {
     assert!(got.starts_with("rules.yaml:2:") && got.contains("remedy: "), "{got}");
 }
 
+// covers: B1a
+#[test]
+fn metadata_services_of_every_cloud_are_refused_as_destinations() {
+    for range in [
+        "169.254.169.254/32",
+        "168.63.129.16/32",
+        "100.100.100.0/24",
+        "100.64.0.0/10",
+        "192.0.0.192/32",
+        "64:ff9b::6464:64c8/128",
+        "fd00:ec2::254/128",
+        "fd20:ce::/32",
+        "fd00:42::/32",
+        "fd00:c1::a9fe:a9fe/128",
+    ] {
+        refused(&format!("from: {{workload: x}}, to: {{cidr: '{range}', port: 80}}"), "metadata");
+        let addresses = format!("to: {{external: a.example.com, port: 80, addresses: ['{range}']}}");
+        refused(&format!("from: {{workload: x}}, {addresses}"), "metadata");
+    }
+}
+
+// covers: B1a, B2a
+#[test]
+fn workloads_that_share_an_identity_or_have_the_name_of_something_else_are_refused() {
+    let table = |id: &str, more: &str| {
+        format!(
+            "trust_domain: n\nendpoints:\n- {{workload_id: x, tenant: t, pod_uid: p, workload_ip: 10.0.0.1}}\n- {{workload_id: {id}, tenant: t, pod_uid: q, workload_ip: 10.0.0.2{more}}}\n"
+        )
+    };
+    let rules = "rules: []\n";
+    assert!(data(rules, &table("y", ", spiffe_id: 'spiffe://n/t/t/w/y'"), "node-1").is_ok());
+    for (table, want) in [
+        // A rule for x would let y in.
+        (
+            table("y", ", spiffe_id: 'spiffe://n/t/t/w/x'"),
+            "not the one of this workload (remedy: write spiffe://n/t/t/w/y, or leave it out)",
+        ),
+        (table("y", ", spiffe_id: 'spiffe://n/y'"), "not the one of this workload"),
+        (table("y", ", spiffe_id: 'spiffe://m/t/t/w/y'"), "not in the trust domain"),
+        (table("localhost", ""), "the name of the machine itself"),
+        (table("metadata", ""), "metadata service"),
+        (table("'10'", ""), "reads like a number"),
+        (table("'0x7f'", ""), "reads like a number"),
+    ] {
+        let got = mistakes(rules, &table);
+        assert!(got.contains(want) && got.contains(":4:"), "wanted {want:?} in\n{got}");
+    }
+}
+
+// covers: B1b
+#[test]
+fn a_selector_with_a_bad_label_is_one_mistake_and_never_a_wider_selector() {
+    for labels in ["{app: '*'}", "{app: [x]}", "{app: x, 'a b': c}", "[app]", "{'': x}"] {
+        let rules = format!(
+            "rules:\n- {{id: r, tenant: t, from: {{labels: {labels}}}, to: {{workload: service-a, port: https}}}}\n"
+        );
+        let got = mistakes(&rules, CASE_WORKLOADS);
+        assert!(got.lines().count() == 1 && got.contains("label"), "{labels}: {got}");
+    }
+}
+
 // covers: A5c, B1a
 #[test]
 fn rules_that_open_too_much_or_can_never_match_are_refused() {

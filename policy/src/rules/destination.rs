@@ -31,7 +31,8 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> Option<Destination> 
         }
         (None, Some(node), None, None) => {
             let labels = workloads::read_labels(reader, node);
-            Some(Destination::Labels { labels, port: port_name(reader, &map)? })
+            let port = port_name(reader, &map);
+            Some(Destination::Labels { labels: labels?, port: port? })
         }
         (None, None, Some(node), None) => external(reader, &map, node),
         (None, None, None, Some(node)) => range(reader, &map, node),

@@ -44,7 +44,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> Option<From> {
     };
     let source = match (map.get("workload"), map.get("labels"), map.get("external_ca"), &jwt) {
         (Some(node), None, None, None) => workload(reader, node).map(Source::Workload),
-        (None, Some(node), None, None) => Some(Source::Labels(workloads::read_labels(reader, node))),
+        (None, Some(node), None, None) => workloads::read_labels(reader, node).map(Source::Labels),
         (None, None, Some(node), None) => external(reader, &map, node),
         (None, None, None, _) if cidr.is_some() || jwt.is_some() => Some(Source::Anyone),
         _ => {

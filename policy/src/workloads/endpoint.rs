@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use nova_proto::ids::{BootToken, PodUid, SpiffeId, TenantId, WorkloadId};
 
 use super::{Endpoint, State, is_usable, parts, spiffe_id};
+use crate::host::Host;
 use crate::yaml::{Map, Node, Reader};
 
 /// Keys of an endpoint.
@@ -34,7 +35,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node, trust_domain: &str) -> 
     let map = reader.map(node, "the endpoint", &KEYS)?;
     let workload = reader
         .need(&map, "workload_id", "service-a")
-        .and_then(|node| reader.parsed(node, "workload_id", "rename it", |text| WorkloadId::new(text)));
+        .and_then(|node| reader.parsed(node, "workload_id", "rename it", workload_id));
     if let Some(workload) = &workload {
         reader.subject = format!("endpoint {workload}");
     }
@@ -74,6 +75,18 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node, trust_domain: &str) -> 
     })
 }
 
+/// Callers use the id as a name, so it must be one that means a workload and nothing else.
+fn workload_id(text: &str) -> Result<WorkloadId, String> {
+    let id = WorkloadId::new(text).map_err(|error| error.to_string())?;
+    match Host::parse(text) {
+        Ok(host) if host.is_special_name() => {
+            Err(format!("{text:?} is the name of the machine itself or of a metadata service"))
+        }
+        Ok(_) => Ok(id),
+        Err(_) => Err(format!("{text:?} reads like a number or an address, so nobody can call it by its name")),
+    }
+}
+
 /// The keys that have a default.
 struct Optional {
     labels: BTreeMap<String, String>,
@@ -89,7 +102,7 @@ impl Optional {
         let states = [("pending", State::Pending), ("ready", State::Ready), ("draining", State::Draining)];
         let isolation = [("shared", false), ("dedicated", true)];
         Self {
-            labels: map.get("labels").map(|node| parts::labels(reader, node)).unwrap_or_default(),
+            labels: map.get("labels").and_then(|node| parts::labels(reader, node)).unwrap_or_default(),
             node: map.get("node").and_then(|node| reader.parsed(node, "node", "use a name like node-1", node_name)),
             state: map.get("state").and_then(|node| reader.choice(node, "state", &states)).unwrap_or(State::Ready),
             drain_timeout_ms: map
@@ -119,12 +132,16 @@ fn read_identity(
         let id = reader.parsed(node, "spiffe_id", "write spiffe://<trust domain>/t/<tenant>/w/<workload>", |text| {
             SpiffeId::new(text)
         })?;
+        // The supervisor takes no other, and rules know peers by it: two workloads of one identity would be one peer.
+        let own = spiffe_id(trust_domain, tenant?, workload?).ok()?;
         if id.trust_domain() != trust_domain {
             reader.fail(
                 node.at,
                 format!("spiffe_id is not in the trust domain {trust_domain:?}"),
                 "change it or the trust_domain of the file",
             );
+        } else if id != own {
+            reader.fail(node.at, "spiffe_id is not the one of this workload", format!("write {own}, or leave it out"));
         }
         return Some(id);
     }

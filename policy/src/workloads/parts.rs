@@ -28,23 +28,28 @@ const PORT_KEYS: [&str; 10] = [
     "proxy_protocol_v2",
 ];
 
-pub(crate) fn labels(reader: &mut Reader<'_>, node: &Node) -> BTreeMap<String, String> {
-    let Some(map) = reader.any_map(node, "labels") else { return BTreeMap::new() };
-    let mut labels = BTreeMap::new();
+/// `None` when one of them cannot be read: a selector must never lose a label and become wider.
+pub(crate) fn labels(reader: &mut Reader<'_>, node: &Node) -> Option<BTreeMap<String, String>> {
+    let map = reader.any_map(node, "labels")?;
+    let fits = |text: &str| {
+        (1..=63).contains(&text.len())
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/'))
+    };
+    let (mut labels, mut good) = (BTreeMap::new(), true);
     for (name, at, value) in map.iter() {
-        let good = |text: &str| {
-            (1..=63).contains(&text.len())
-                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'/'))
-        };
-        let Some(text) = reader.text(value, "the label", 256) else { continue };
-        if good(name) && good(text) {
-            labels.insert(name.to_owned(), text.to_owned());
-        } else {
+        let text = reader.text(value, "the label", 256);
+        match text.filter(|text| fits(name) && fits(text)) {
+            Some(text) => {
+                labels.insert(name.to_owned(), text.to_owned());
+            }
+            None => good = false,
+        }
+        if text.is_some_and(|text| !fits(name) || !fits(text)) {
             let shown: String = name.chars().take(64).collect();
             reader.fail(at, format!("label {shown:?} is not valid"), "use 1 to 63 of letters, digits, - . _ / in both");
         }
     }
-    labels
+    good.then_some(labels)
 }
 
 pub(super) fn ports(reader: &mut Reader<'_>, map: &Map<'_>) -> Vec<Port> {

@@ -249,10 +249,10 @@ fn destinations() -> Vec<Row> {
         row(
             Kind::IdentityChanged,
             "another address of the same callee",
-            place(
-                "workload_id: far\n    tenant: t",
-                "workload_id: far\n    tenant: t\n    spiffe_id: spiffe://n/t/t/w/other",
-            ),
+            raw(|nova| {
+                let moved = nova.to_string().replace("spiffe://n/t/t/w/far", "spiffe://n/t/t/w/other");
+                *nova = serde_json::from_str(&moved).expect("JSON as before");
+            }),
             place("workload_ip: 10.64.4.21", "workload_ip: 10.64.4.22"),
         ),
     ]
