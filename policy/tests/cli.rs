@@ -174,6 +174,72 @@ fn a_directory_can_be_signed_and_a_target_canonicalised() {
 }
 
 /// Runs words in the folder.
+// covers: B9a
+#[test]
+fn a_list_of_what_is_in_use_that_says_nothing_is_refused() {
+    let dir = change();
+    let dir = dir.path();
+    let event = r#"{"decision_id":"d","input":{"direction":"egress","phase":"connect","source":"x","dest_host":"service-a","dest_port":443},"result":{"allow":true}}"#;
+    for (text, want) in [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        // An event of the log in OPA's form has another layout: it must not count as a call that nobody makes.
+        (event, "line 1: neither an audit line"),
+    ] {
+        std::fs::write(dir.join("in-use"), text).expect("written");
+        let got = words(dir, "gate --live live.tar.gz --next calm.tar.gz --keys bundle-keys.json --in-use in-use");
+        assert!(code(&got) == Some(1) && String::from_utf8_lossy(&got.stderr).contains(want), "{text:?}: {got:?}");
+    }
+}
+
+// covers: B4c
+#[test]
+fn keygen_never_takes_a_key_away_unasked() {
+    let dir = folder();
+    let dir = dir.path();
+    let before = std::fs::read_to_string(dir.join("keys.json")).expect("keys");
+    for (args, want) in [
+        ("keygen -o other.pem --public keys.json --key-id k1", "would become unverifiable"),
+        ("keygen -o key.pem --public keys.json --key-id k2", "would become unverifiable"),
+        ("keygen -o both.pem --public both.pem --key-id k2", "cannot hold both keys"),
+        ("keygen -o both.pem --public ./both.pem --key-id k2", "cannot hold both keys"),
+        ("keygen -o other.pem --public more.json --key-id=", "--key-id k1"),
+    ] {
+        let got = words(dir, args);
+        assert!(code(&got) == Some(1) && String::from_utf8_lossy(&got.stderr).contains(want), "{args}: {got:?}");
+        assert!(!dir.join("other.pem").exists() && !dir.join("both.pem").exists(), "{args}");
+    }
+    assert_eq!(std::fs::read_to_string(dir.join("keys.json")).expect("keys"), before);
+    let forced = words(dir, "keygen -o other.pem --public keys.json --key-id k1 --force");
+    assert_eq!(code(&forced), Some(0), "{forced:?}");
+}
+
+// covers: A12
+#[test]
+fn a_misspelt_node_and_a_serial_without_a_successor_do_not_pass_in_silence() {
+    let dir = folder();
+    let dir = dir.path();
+    let build = |node: &str, more: &str| {
+        let args = format!(
+            "bundle build --rules rules.yaml --workloads endpoints.yaml --key key.pem --key-id k1 -o n.tar.gz --node={node}{more}"
+        );
+        words(dir, &args)
+    };
+    for (node, more, want) in [
+        ("", "", "node.id of the supervisor"),
+        ("Node_1", "", "node.id of the supervisor"),
+        ("node-1", " --serial 18446744073709551615", "leaves no room"),
+    ] {
+        let got = build(node, more);
+        assert!(code(&got) == Some(1) && String::from_utf8_lossy(&got.stderr).contains(want), "{node}: {got:?}");
+        assert!(!dir.join("n.tar.gz").exists());
+    }
+    let misspelt = build("nod-1", "");
+    assert_eq!(code(&misspelt), Some(0), "a node may be empty");
+    assert!(String::from_utf8_lossy(&misspelt.stderr).contains("no workload on node nod-1"), "{misspelt:?}");
+    assert!(build("node-1", "").stderr.is_empty());
+}
+
 fn words(dir: &Path, text: &str) -> Output {
     run(dir, &text.split_whitespace().collect::<Vec<_>>())
 }

@@ -12,6 +12,9 @@ use nova_policy::{Policy, SigningKey, VerifyKeys, VerifyOptions, verify};
 
 use super::{REFUSED, files, sources, time};
 
+/// Far above every time in milliseconds, and exact for programs that read numbers of JSON as floating point.
+const MAX_SERIAL: u64 = (1 << 53) - 1;
+
 #[derive(Subcommand)]
 pub(super) enum Bundle {
     /// Compile rules and write a signed bundle for one node
@@ -49,7 +52,7 @@ pub(super) struct Build {
     #[command(flatten)]
     sources: sources::Sources,
     /// Node id: also the scope of the signature
-    #[arg(long)]
+    #[arg(long, value_parser = sources::node_id)]
     node: String,
     /// Serial, or `auto`: the time in milliseconds, but always above the bundle that is replaced
     #[arg(long, default_value = "auto")]
@@ -128,7 +131,7 @@ pub(super) fn run(command: Bundle) -> anyhow::Result<ExitCode> {
 
 fn build(build: &Build) -> anyhow::Result<ExitCode> {
     let signer = &build.signer;
-    let data = match build.sources.compile(&build.node)? {
+    let data = match build.sources.compile_for(&build.node)? {
         Ok(data) => data,
         Err(report) => return Ok(sources::mistakes(&report)),
     };
@@ -148,7 +151,12 @@ fn build(build: &Build) -> anyhow::Result<ExitCode> {
 
 fn serial(text: &str, output: &Path) -> anyhow::Result<u64> {
     if text != "auto" {
-        return text.parse().context("--serial is neither a number nor `auto`");
+        let serial: u64 = text.parse().context("--serial is neither a number nor `auto`")?;
+        anyhow::ensure!(
+            serial <= MAX_SERIAL,
+            "--serial {serial} leaves no room: a node takes no lower one ever again; at most {MAX_SERIAL}"
+        );
+        return Ok(serial);
     }
     let replaced = match std::fs::read(output) {
         Ok(old) => bundle::inspect(&old).ok().and_then(|old| old.manifest.serial()).unwrap_or(0),

@@ -1,6 +1,6 @@
 //! `nova-policy keygen`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -24,7 +24,7 @@ pub(super) struct Keygen {
     /// Kind of key
     #[arg(long, value_enum, default_value = "es256")]
     algorithm: Algorithm,
-    /// Replace an existing private key
+    /// Replace an existing private key, or the public key of this id
     #[arg(long)]
     force: bool,
 }
@@ -41,11 +41,23 @@ pub(super) fn run(keygen: &Keygen) -> anyhow::Result<ExitCode> {
         "{} exists: bundles signed with it would become unverifiable (use --force to replace it)",
         keygen.output.display()
     );
+    anyhow::ensure!(!keygen.key_id.is_empty(), "the key needs a name that bundles can carry: --key-id k1");
+    anyhow::ensure!(
+        !same_file(&keygen.output, &keygen.public),
+        "{} cannot hold both keys: the public one would replace the private one; give --public another file",
+        keygen.output.display()
+    );
     let mut keys = if keygen.public.exists() {
         VerifyKeys::from_json(&files::read_text(&keygen.public)?)?
     } else {
         VerifyKeys::default()
     };
+    anyhow::ensure!(
+        keygen.force || !keys.has(&keygen.key_id),
+        "{} has a key {:?}: bundles signed with it would become unverifiable (choose another --key-id, or --force)",
+        keygen.public.display(),
+        keygen.key_id
+    );
     let pair = match keygen.algorithm {
         Algorithm::Es256 => KeyPair::es256()?,
         Algorithm::Eddsa => KeyPair::eddsa()?,
@@ -55,4 +67,13 @@ pub(super) fn run(keygen: &Keygen) -> anyhow::Result<ExitCode> {
     files::replace(&keygen.public, keys.to_json().as_bytes(), 0o644)?;
     println!("{} key {} in {}", pair.algorithm, keygen.key_id, keygen.output.display());
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether two paths name one file, also through links and before it exists.
+fn same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        path.canonicalize().ok().or_else(|| Some(folder.canonicalize().ok()?.join(path.file_name()?)))
+    };
+    one == other || real(one).is_some_and(|one| real(other) == Some(one))
 }

@@ -46,7 +46,7 @@ enum Command {
         #[command(flatten)]
         sources: sources::Sources,
         /// Node id
-        #[arg(long)]
+        #[arg(long, value_parser = sources::node_id)]
         node: String,
         /// Where to write; standard output when absent
         #[arg(short, long)]
@@ -86,7 +86,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Lint { sources, json } => sources::lint(&sources, json),
         Command::Import(import) => import::run(&import),
-        Command::Compile { sources, node, output } => sources::compile(&sources, node, output.as_deref()),
+        Command::Compile { sources, node, output } => sources::compile(&sources, &node, output.as_deref()),
         Command::Bundle(command) => bundle::run(command),
         Command::Keygen(keygen) => keys::run(&keygen),
         Command::Decide(ask) => ask::decide(&ask),

@@ -24,9 +24,28 @@ pub(super) struct Sources {
     lab: bool,
 }
 
+/// A node's name as the supervisor's configuration takes it: no other is ever asked for.
+pub(super) fn node_id(text: &str) -> Result<String, String> {
+    let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.');
+    let fits = (1..=253).contains(&text.len()) && text.bytes().all(good);
+    if fits { Ok(text.to_owned()) } else { Err("write node.id of the supervisor: 1 to 253 of a-z 0-9 - .".to_owned()) }
+}
+
 impl Sources {
+    /// Compiles for a node that somebody named, and says so when nothing runs there: most often the name is misspelt.
+    pub(super) fn compile_for(&self, node: &str) -> anyhow::Result<Result<NodeData, Report>> {
+        let compiled = self.compile(node)?;
+        if compiled.as_ref().is_ok_and(|data| data.workloads.is_empty()) {
+            eprintln!(
+                "nova-policy: warning: {} places no workload on node {node}: everything is denied there; check --node",
+                self.workloads.display()
+            );
+        }
+        Ok(compiled)
+    }
+
     /// Compiles for a node. The outer error is about reading, the inner one about what is written.
-    pub(super) fn compile(&self, node: &str) -> anyhow::Result<Result<NodeData, Report>> {
+    fn compile(&self, node: &str) -> anyhow::Result<Result<NodeData, Report>> {
         let (rules, workloads) = (files::read(&self.rules)?, files::read(&self.workloads)?);
         let folder = self.rules.parent().unwrap_or(Path::new(".")).to_owned();
         let load = |name: &str| std::fs::read(folder.join(name));
@@ -71,8 +90,8 @@ pub(super) fn lint(sources: &Sources, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// `nova-policy compile`
-pub(super) fn compile(sources: &Sources, node: String, output: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let data = match sources.compile(&node)? {
+pub(super) fn compile(sources: &Sources, node: &str, output: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let data = match sources.compile_for(node)? {
         Ok(data) => data,
         Err(report) => return Ok(mistakes(&report)),
     };
