@@ -248,8 +248,21 @@ fn paths_that_two_parsers_read_in_two_ways_reach_nobody() {
         assert!(reply.reset == Some(PROTOCOL_ERROR) || reply.status() == 400, "{path}: {reply:?}");
     }
     assert_eq!(node.guest(A).app.seen(), [""; 0]);
-    // A fragment is dropped before anybody sees it: what is decided and sent is the path alone.
-    assert_eq!(h2.ask(99, "GET", "/v1/orders/1#/../admin").text(), "GET /v1/orders/1 HTTP/1.1");
+}
+
+// covers: C5.60d
+#[test]
+fn a_fragment_is_cut_before_anything_sees_it_and_the_path_alone_is_decided_and_sent() {
+    // Over HTTP/1 it is refused. Here the library gives `:path` parsed, and its parser ends a path at `#`: nobody behind it can
+    // tell that there was one, so it cannot lead anywhere either.
+    let node = Node::with(plan());
+    let mut h2 = as_x(&node);
+    assert_eq!(h2.ask(1, "GET", "/v1/orders/1#/../admin").text(), "GET /v1/orders/1 HTTP/1.1");
+    assert_eq!(h2.ask(3, "GET", "/v1/orders/1?q=1#&_method=DELETE").text(), "GET /v1/orders/1?q=1 HTTP/1.1");
+    assert_eq!(h2.ask(5, "GET", "/v1/admin#/../orders/1").status(), 403);
+    let denied = node.audited_once(|line| is(line, &[("kind", "request"), ("verdict", "deny")]));
+    assert_eq!(denied["path"], "/v1/admin");
+    assert!(node.guest(A).app.seen().iter().all(|request| !request.contains('#')));
 }
 
 // covers: C5.42
