@@ -36,6 +36,8 @@ fn log_to_stderr() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would report a line that cannot be written on the same stream, and panic when that fails as well.
+        .log_internal_errors(false)
         .try_init()
         .map_err(|error| anyhow::anyhow!(error))
         .context("logging cannot be set up")

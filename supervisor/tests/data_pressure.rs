@@ -1,4 +1,5 @@
-//! No descriptors left: nothing spins, the node says that it is not ready, and everybody who waited is served afterwards.
+//! No descriptors left, or no room for the log: nothing spins or ends, the node says that it is not ready, and serves again
+//! afterwards.
 
 mod data;
 
@@ -121,4 +122,30 @@ fn an_operator_who_comes_when_there_are_no_descriptors_is_answered_all_the_same(
         assert!(can_accept(&ready), "nobody calls, so nothing is missing: {ready}");
     }
     assert!(node.log().contains("the operator's socket cannot accept a client"), "the limit was reached");
+}
+
+/// As a caller sees it who may be reset at any moment.
+fn is_answered(node: &Node) -> bool {
+    data::dial(&node.ip(99), &format!("{}:{RAW}", node.ip(21))).is_ok_and(is_served)
+}
+
+// covers: A9a
+#[test]
+fn a_log_that_may_not_grow_refuses_calls_and_ends_nothing() {
+    let node = Node::start();
+    node.guest(A).serve(|mut link, _| {
+        let mut word = [0; 5];
+        if link.read_exact(&mut word).is_ok() {
+            link.send(word);
+        }
+        let _ = link.rest();
+    });
+    assert!(is_served(call(&node)));
+    let pid = Pid::from_raw(i32::try_from(node.pid).expect("a pid"));
+    let former = rustix::process::getrlimit(Resource::Fsize);
+    prlimit(pid, Resource::Fsize, Rlimit { current: Some(1), maximum: former.maximum }).expect("our own child");
+    until("calls are refused for want of a record", || !is_answered(&node));
+    assert_eq!(node.ask(&json!({"op": "ready"})).expect("it still runs")["ready"], false);
+    prlimit(pid, Resource::Fsize, former).expect("our own child");
+    until("it serves again", || is_answered(&node));
 }

@@ -16,7 +16,13 @@ struct Cli {}
 
 fn main() -> ExitCode {
     Cli::parse();
-    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        // A line that cannot be written is lost, and the relay lives on.
+        .log_internal_errors(false)
+        .init();
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

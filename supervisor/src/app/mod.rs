@@ -116,8 +116,10 @@ async fn serve(
     if let EndpointSource::File { path } = &config.endpoints {
         FileSource::new(path.clone(), config.node.id.clone()).load()?;
     }
-    let mut interrupt = stop_signal(SignalKind::interrupt())?;
-    let mut terminate = stop_signal(SignalKind::terminate())?;
+    let mut interrupt = watched(SignalKind::interrupt())?;
+    let mut terminate = watched(SignalKind::terminate())?;
+    // Whoever is watched does not end the process: a file that may not grow is an error of its write, as a full disk is.
+    let _file_too_large = watched(SignalKind::from_raw(nix::libc::SIGXFSZ))?;
     let source = identity::open(&config)?;
     let trust = Arc::new(Trust::open(Arc::clone(&source), config.trust.clone())?);
     let (presence_lost, lost_guests) = mpsc::unbounded_channel();
@@ -184,7 +186,7 @@ async fn flush(audit: Arc<AuditSink>) {
     audit.flush();
 }
 
-fn stop_signal(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError> {
+fn watched(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError> {
     signal(kind).map_err(|error| AppError::System("watching for signals", error))
 }
 

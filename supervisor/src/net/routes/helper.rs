@@ -2,7 +2,8 @@
 //! when that closes, and takes the routes it added along.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::fmt;
+use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -45,7 +46,7 @@ pub fn run(subnet: IpNet) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nova-supervisor route helper: {error}");
+            say(format_args!("{error}"));
             ExitCode::FAILURE
         }
     }
@@ -142,10 +143,10 @@ impl OwnRoutes {
     async fn prepare(&self) -> Result<(), rtnetlink::Error> {
         self.netlink.link().set(LinkUnspec::new_with_index(LOOPBACK).up().build()).execute().await?;
         if let Err(error) = std::fs::write(MIGRATE, "1") {
-            eprintln!("nova-supervisor route helper: {MIGRATE} cannot be set ({error}); a drain may reset connections");
+            say(format_args!("{MIGRATE} cannot be set ({error}); a drain may reset connections"));
         }
         for ip in self.leftovers().await? {
-            eprintln!("nova-supervisor route helper: removing the route of {ip}, left by a helper that was killed");
+            say(format_args!("removing the route of {ip}, left by a helper that was killed"));
             self.netlink.route().del(route_message(ip)).execute().await?;
         }
         Ok(())
@@ -201,7 +202,7 @@ impl OwnRoutes {
     async fn remove_all(&mut self) {
         for ip in std::mem::take(&mut self.added) {
             if let Err(error) = self.netlink.route().del(route_message(ip)).execute().await {
-                eprintln!("nova-supervisor route helper: the route of {ip} stays: {error}");
+                say(format_args!("the route of {ip} stays: {error}"));
             }
         }
     }
@@ -242,4 +243,9 @@ fn errno(error: &rtnetlink::Error) -> i32 {
         rtnetlink::Error::NetlinkError(message) => message.raw_code().saturating_abs(),
         _ => nix::libc::EIO,
     }
+}
+
+/// A line for people. When it cannot be written it is lost, and the routes are kept all the same.
+fn say(what: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr(), "nova-supervisor route helper: {what}");
 }
