@@ -53,8 +53,8 @@ impl Form {
     }
 }
 
-/// The answer for `reason` in the form that the caller reads. `call` is what the caller itself asked for and is told only to guests of this node, together
-/// with the command that explains the denial; outsiders get the id alone.
+/// The answer for `reason` in the form that the caller reads. `call` is what the caller itself asked for and is told only to
+/// guests of this node, together with the command that explains the denial; outsiders get the id alone.
 pub fn refusal(record: &mut Record, reason: Reason, call: Option<&str>, form: Form) -> Response<ReplyBody> {
     let mut response = match form {
         Form::Problem => problem(record, reason.public(), call),
