@@ -7,9 +7,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use bundles_support::{ALSO_B, HOUR, NODE, Node, ONLY_A, X_READS_A, X_READS_B, signed};
+use bundles_support::{ALSO_B, HOUR, NODE, Node, ONLY_A, X_READS_A, X_READS_B, impatient, signed};
 use nova_policy::bundle::{KeyPair, SigningKey};
-use nova_supervisor::bundles::{BundleFeed, Timing};
+use nova_supervisor::bundles::BundleFeed;
 use nova_supervisor::config::{BundleSource, BundleUrl, HttpSource, Reach};
 
 /// Longer than anything here takes on a busy machine.
@@ -57,14 +57,7 @@ impl Server {
                 (answer.lock().expect("no panic"))(&head, stream);
             }
         });
-        let timing = Timing {
-            first: Duration::from_millis(20),
-            longest: Duration::from_millis(200),
-            interval: Duration::from_millis(30),
-            shortest: Duration::from_millis(30),
-            patience: Duration::from_millis(400),
-        };
-        let feed = Arc::new(node.feed().with_timing(timing));
+        let feed = Arc::new(node.feed().with_timing(impatient()));
         feed.start(SystemTime::now());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");

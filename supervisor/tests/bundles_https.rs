@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use bundles_support::{Node, ONLY_A, put};
+use bundles_support::{Node, ONLY_A, impatient, put};
 use nova_proto::ids::SpiffeId;
-use nova_supervisor::bundles::{BundleFeed, Timing};
+use nova_supervisor::bundles::BundleFeed;
 use nova_supervisor::config::{BundleSource, BundleUrl, HttpSource, Reach};
 use nova_supervisor::identity::{DevCa, Issued};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -129,14 +129,7 @@ impl Asking {
         });
         let url = BundleUrl { reach, authority, path: "/bundles/node-1".to_owned() };
         node.config.source = BundleSource::Http(HttpSource { url, ca, poll_wait: Duration::from_secs(1) });
-        let timing = Timing {
-            first: Duration::from_millis(20),
-            longest: Duration::from_millis(200),
-            interval: Duration::from_millis(30),
-            shortest: Duration::from_millis(30),
-            patience: Duration::from_millis(400),
-        };
-        let feed = Arc::new(node.feed().with_timing(timing));
+        let feed = Arc::new(node.feed().with_timing(impatient()));
         feed.start(SystemTime::now());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.expect("a runtime");

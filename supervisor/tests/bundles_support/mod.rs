@@ -10,7 +10,7 @@ use nova_policy::compile::{Options, SourceText};
 use nova_policy::engine::Evaluator;
 use nova_policy::input::Input;
 use nova_policy::publish::{self, Publish};
-use nova_supervisor::bundles::BundleFeed;
+use nova_supervisor::bundles::{BundleFeed, Timing};
 use nova_supervisor::config::{BundleSource, PolicyConfig};
 use nova_supervisor::state::policy::PolicyCell;
 
@@ -195,6 +195,17 @@ pub fn later(seconds: u64) -> SystemTime {
 
 fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
+}
+
+/// A feed that asks a server often and gives up soon.
+pub fn impatient() -> Timing {
+    Timing {
+        first: Duration::from_millis(20),
+        longest: Duration::from_millis(200),
+        interval: Duration::from_millis(30),
+        shortest: Duration::from_millis(30),
+        patience: Duration::from_millis(400),
+    }
 }
 
 /// Writes beside the place and renames.
