@@ -23,6 +23,7 @@ pub mod identity;
 pub mod ingress;
 pub mod net;
 pub mod reason;
+pub mod serve;
 pub mod state;
 pub mod sys;
 pub mod tls;

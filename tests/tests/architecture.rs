@@ -27,7 +27,7 @@ const ROWS: [&[&str]; 8] = [
     ],
     &["audit"],
     &["conn"],
-    &["accept", "identify", "decide", "dial", "copy"],
+    &["accept", "identify", "decide", "dial", "copy", "serve"],
     &["ingress", "egress", "control", "admin"],
     &["app", "cli"],
 ];

@@ -25,10 +25,6 @@ impl HttpBounds {
     /// For a connection whose requests go `way`.
     #[must_use]
     pub fn new(endpoint: &Arc<Endpoint>, limits: &EndpointLimits, way: Way) -> Self {
-        let back = match way {
-            Way::ToGuest => Way::FromGuest,
-            Way::FromGuest => Way::ToGuest,
-        };
         // One handle a connection: requests must not count in one that threads share.
         let pace = |way| Rc::new(Pace::new(endpoint, way));
         Self {
@@ -39,7 +35,7 @@ impl HttpBounds {
             },
             idle: limits.idle_time,
             requests: BodyRules::request(pace(way), limits.body_time),
-            answers: BodyRules::answer(pace(back), limits.answer_time),
+            answers: BodyRules::answer(pace(way.back()), limits.answer_time),
         }
     }
 }

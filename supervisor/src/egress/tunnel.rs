@@ -124,7 +124,7 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
     guest.ended(outcome.close);
 }
 
-/// Waits for the app's first word and refuses what is not plaintext HTTP: rules look at requests, so bytes that nobody can
+/// Waits for the app's first word and refuses TLS: rules look at requests, so bytes that nobody can
 /// read do not pass.
 async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> Option<Prefixed> {
     let (first, mut stream) = caller.into_parts();
@@ -148,7 +148,6 @@ async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> 
     let refused = match first::kind(&first) {
         Verdict::Tls { .. } | Verdict::Incomplete if to_workload => Some(Reason::AppTlsToWorkload),
         Verdict::Tls { .. } | Verdict::Incomplete => Some(Reason::NeedsOpaqueGrant),
-        Verdict::Other if first.starts_with(b"PRI * HTTP/2") => Some(Reason::Unsupported),
         Verdict::Other => None,
     };
     if let Some(reason) = refused {

@@ -1,47 +1,33 @@
-//! HTTP on a port, in both versions: every request is checked, decided and re-made before the app sees it.
-//!
-//! ```text
-//!            preface or ALPN
-//!   stream ---------+--> h1: the gate, then hyper -----\               /--> refused: problem details or a gRPC status
-//!                    \--> h2: streams, one task of all --+-> request --+
-//!                                                                       \--> decide -> copy::forward -> answer
-//! ```
-//! Both versions hand each request to [`Connection::prepare`]: there is no second way to the decision. A request of HTTP/1.1 that
-//! was granted a WebSocket leaves HTTP with the 101 of the app (`upgrade`) and ends with its connection.
+//! HTTP on a port, in both versions: every request is checked, decided and re-made before the app sees it. `serve` carries it;
+//! what is decided, and where it goes, is said here.
 
-mod h1;
-mod h2;
 mod prepare;
-mod sniff;
-mod stream;
-mod upgrade;
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use http::{HeaderValue, Response};
-use tokio::sync::Notify;
+use http::{HeaderValue, Request, Response};
 
-use self::prepare::{Named, Ready};
-use self::sniff::Version;
-use self::upgrade::Switched;
+use self::prepare::Named;
 use super::Ingress;
 use super::token::Bearer;
 use super::xfcc;
-use crate::audit::{Kind, Record};
-use crate::conn::body::{InFlight, Meter, ReplyBody};
-use crate::conn::reply::refusal;
+use crate::audit::{AuditSink, Kind, Record};
+use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::{Caller, HttpBounds, Identified};
-use crate::copy;
-use crate::decide::Permit;
+use crate::decide::{Decider, Permit};
 use crate::dial::{Pool, Speaks};
-use crate::gate::{GateHandle, Refusal};
 use crate::net::stream::Stream;
 use crate::reason::Reason;
+use crate::serve::{self, Call, Ready, Side};
 use crate::state::endpoint::{Endpoint, EndpointSpec};
 use crate::state::pace::Way;
+
+/// A suspended machine's timers stand still while its clock goes on: the clock is looked at this often.
+const LONGEST_SLEEP: Duration = Duration::from_secs(600);
 
 /// What is the same for every request of a connection, computed once.
 struct Connection<'a> {
@@ -61,31 +47,9 @@ struct Connection<'a> {
     last_named: RefCell<Option<Named>>,
 }
 
-/// One exchange after the other of an HTTP/1 connection, or the one of an HTTP/2 stream.
-#[derive(Default)]
-struct Call {
-    permit: RefCell<Option<Permit>>,
-    in_flight: Rc<InFlight>,
-    /// Knows why bytes were refused; HTTP/2 has none.
-    gate: Option<GateHandle>,
-    /// The gate refused the body of a request, and that request's record says so.
-    refusal_recorded: Cell<bool>,
-    /// Tells a stream of HTTP/2 to end.
-    cut: Notify,
-    /// The app has left HTTP: what goes on once the caller has its 101.
-    switched: RefCell<Option<Switched>>,
-}
-
-/// How a connection ended.
-struct End {
-    close: Reason,
-    /// Bytes that were refused outside of any request.
-    refused: Option<&'static str>,
-}
-
 /// Serves the connection until it ends, the endpoint closes, or the policy no longer allows it.
 pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Permit, stream: Stream, speaks: Speaks) {
-    let mut cut = ingress.watch(&conn);
+    let cut = ingress.watch(&conn);
     let connection = Connection {
         pool: ingress.dialer.pools().get(&pool_key(&conn, &connect), speaks),
         identity: xfcc::header(&conn),
@@ -100,12 +64,7 @@ pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Perm
         connect,
         last_named: RefCell::new(None),
     };
-    let end = match sniff::version(&connection, stream, &mut cut).await {
-        Ok((Version::Http1, stream)) => h1::serve(&connection, stream, cut).await,
-        // Boxed: few callers speak it, and its state is large.
-        Ok((Version::Http2, stream)) => Box::pin(h2::serve(&connection, stream, cut)).await,
-        Err(close) => End::with(close),
-    };
+    let end = serve::serve(&connection, stream.into(), cut).await;
     conn.record.close(end.close);
     if let Some(refused) = end.refused {
         conn.record.deny(Reason::Malformed);
@@ -113,22 +72,51 @@ pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Perm
     }
 }
 
-impl Connection<'_> {
-    fn may_still_connect(&self) -> bool {
+impl Side for Connection<'_> {
+    fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
+
+    fn spec(&self) -> &EndpointSpec {
+        &self.spec
+    }
+
+    fn bounds(&self) -> &HttpBounds {
+        &self.bounds
+    }
+
+    fn way(&self) -> Way {
+        Way::ToGuest
+    }
+
+    fn decider(&self) -> &Decider {
+        &self.ingress.decider
+    }
+
+    fn audit(&self) -> &AuditSink {
+        &self.ingress.audit
+    }
+
+    fn may_go_on(&self) -> bool {
         self.ingress.decider.still_allows(&self.connect)
     }
 
-    fn still_allows(&self, call: &Call) -> bool {
-        let permit = call.permit.borrow();
-        let permit = permit.as_ref().filter(|_| call.in_flight.is_active());
-        permit.is_none_or(|permit| self.ingress.decider.still_allows(permit))
+    fn prepare(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
+        self.checked(request, call)
     }
 
-    /// What an exchange, or one after the other, is kept in.
-    fn new_call(&self, gate: Option<GateHandle>) -> Call {
-        Call { in_flight: Rc::new(InFlight::with_answers(self.bounds.answers.clone())), gate, ..Call::default() }
+    async fn open(&self, permit: &Permit, _: &mut Record) -> Result<Stream, Reason> {
+        let guest = self.ingress.dialer.guest(permit, &self.spec).await.map_err(|failure| failure.reason)?;
+        Ok(Stream::Guest(Box::new(guest)))
     }
 
+    async fn until_outdated(&self, permit: &Permit) -> Reason {
+        until(permit.input().token().and_then(|_| self.bearer.last_until())).await;
+        Reason::TokenInvalid
+    }
+}
+
+impl Connection<'_> {
     fn open_record(&self) -> Record {
         let mut record = Record::open(&self.ingress.audit, Kind::Request, "ingress", &self.spec);
         if let Some(peer) = &self.who.identity {
@@ -139,62 +127,14 @@ impl Connection<'_> {
         }
         record
     }
-
-    async fn open(&self, permit: &Permit) -> Result<Stream, Reason> {
-        let guest = self.ingress.dialer.guest(permit, &self.spec).await.map_err(|failure| failure.reason)?;
-        Ok(Stream::Guest(Box::new(guest)))
-    }
-
-    /// Sends a permitted request to the app and gives its answer, or ours when there is none.
-    async fn forward(&self, ready: Ready, call: &Call) -> Response<ReplyBody> {
-        let Ready { permit, forward, record, form, .. } = ready;
-        let meter = Rc::clone(&forward.meter);
-        match copy::forward(forward, record, async |_: &mut Record| self.open(&permit).await).await {
-            Ok(response) => response,
-            Err((mut record, reason)) => {
-                let reason = call.blame(&mut record, reason, &meter);
-                refusal(&mut record, reason, None, form)
-            }
-        }
-    }
 }
 
-impl Call {
-    /// Ends the exchange now, for this reason.
-    fn cut(&self, reason: Reason) {
-        self.in_flight.cut(reason);
-        self.cut.notify_one();
-    }
-
-    /// Whose fault a failed exchange is: a request whose body was refused on its way did not fail at the app.
-    fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
-        // The gate reads ahead: what it refused may belong to a request that comes after this one.
-        let by_gate = self.gate.as_ref().and_then(GateHandle::refusal).filter(|_| meter.broke_off());
-        let Some(refused) = by_gate.or(meter.refusal()) else {
-            if reason == Reason::BodyTimeout {
-                record.deny(reason);
-            } else {
-                record.fail(reason);
-            }
-            return reason;
-        };
-        self.refusal_recorded.set(true);
-        record.deny(Reason::Malformed);
-        record.detail(refused.as_str());
-        record.close(Reason::Malformed);
-        Reason::Malformed
-    }
-
-    /// What the gate refused and no request's record says yet.
-    fn unrecorded_refusal(&self) -> Option<&'static str> {
-        let refused = self.gate.as_ref().and_then(GateHandle::refusal);
-        refused.filter(|_| !self.refusal_recorded.get()).map(Refusal::as_str)
-    }
-}
-
-impl End {
-    fn with(close: Reason) -> Self {
-        Self { close, refused: None }
+async fn until(end: Option<SystemTime>) {
+    let Some(end) = end else { return std::future::pending().await };
+    while let Ok(left) = end.duration_since(SystemTime::now())
+        && !left.is_zero()
+    {
+        tokio::time::sleep(left.min(LONGEST_SLEEP)).await;
     }
 }
 

@@ -158,6 +158,12 @@ impl Prefixed {
         &self.first
     }
 
+    /// As [`Stream::alpn`].
+    #[must_use]
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.inner.alpn()
+    }
+
     /// The bytes not consumed yet, and the connection.
     #[must_use]
     pub fn into_parts(self) -> (bytes::Bytes, Stream) {

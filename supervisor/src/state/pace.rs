@@ -21,6 +21,17 @@ pub enum Way {
     FromGuest,
 }
 
+impl Way {
+    /// The other one.
+    #[must_use]
+    pub fn back(self) -> Self {
+        match self {
+            Self::ToGuest => Self::FromGuest,
+            Self::FromGuest => Self::ToGuest,
+        }
+    }
+}
+
 /// The rate of one way of one endpoint. Each way has the whole rate.
 pub struct Pace {
     endpoint: Arc<Endpoint>,

@@ -1,33 +1,27 @@
-//! HTTP from an app: absolute-form requests to the proxy, CONNECT, and plaintext requests inside a tunnel.
+//! HTTP from an app: absolute-form requests to the proxy, CONNECT, and requests inside a tunnel. `serve` carries it; what is
+//! decided, and where it goes, is said here.
 //!
-//! ```text
-//!   stream --> h1: the gate, then hyper --> request --> prepare --> refused: problem details
-//!                                                          \------> copy::forward -> answer
-//! ```
-//! Every request goes through [`Connection::prepare`]: there is no second way to the decision, and no second place where what
+//! Every request goes through [`Connection::checked`]: there is no second way to the decision, and no second place where what
 //! is sent is made.
 
-mod h1;
 mod prepare;
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use http::{Request, Response, Uri};
+use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use nova_policy::host::Host;
 
-use self::prepare::Ready;
-use super::Guest;
-use crate::audit::Record;
-use crate::conn::body::{InFlight, Meter, ReplyBody};
-use crate::conn::reply::{Form, refusal};
+use super::{Guest, connect};
+use crate::audit::{AuditSink, Record};
+use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::{Cut, HttpBounds};
-use crate::copy;
-use crate::decide::Permit;
-use crate::gate::GateHandle;
+use crate::decide::{Decider, Permit};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
+use crate::serve::{self, Call, Ready, Side};
+use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
 use crate::state::pace::Way;
 
 /// What the requests of a connection are allowed to name.
@@ -48,69 +42,70 @@ struct Connection {
     guest: Rc<Guest>,
     mode: Mode,
     bounds: HttpBounds,
-}
-
-/// One exchange after the other of an HTTP/1 connection.
-struct Call {
-    permit: RefCell<Option<Permit>>,
-    in_flight: Rc<InFlight>,
-    /// Knows why bytes were refused.
-    gate: GateHandle,
-    /// The gate refused the body of a request, and that request's record says so.
-    refusal_recorded: Cell<bool>,
+    /// Nobody's next request on this connection is awaited any more, but its first one is: the app may need it to finish.
+    is_late: bool,
 }
 
 /// Serves HTTP until the connection ends, its endpoint closes, or what is on its way is no longer allowed.
 pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
     let cut = Cut::watch(&guest.endpoint, &guest.egress.policy);
     let bounds = HttpBounds::new(&guest.endpoint, &guest.spec.limits, Way::FromGuest);
-    let connection = Connection { guest, mode, bounds };
-    let close = h1::serve(&connection, stream, cut).await;
-    connection.guest.ended(close);
+    let is_late = guest.endpoint.stage() >= Stage::Draining;
+    let connection = Connection { guest, mode, bounds, is_late };
+    let end = match connection.mode {
+        // Proxies are spoken to in HTTP/1.
+        Mode::Proxy => serve::serve_http1(&connection, stream, cut).await,
+        Mode::Inside { .. } => serve::serve(&connection, stream, cut).await,
+    };
+    connection.guest.ended(end.close);
+    if let Some(refused) = end.refused {
+        let mut record = connection.guest.record();
+        record.deny(Reason::Malformed);
+        record.detail(refused);
+    }
 }
 
-impl Connection {
-    /// What an exchange, or one after the other, is kept in.
-    fn new_call(&self, gate: GateHandle) -> Call {
-        Call {
-            permit: RefCell::default(),
-            in_flight: Rc::new(InFlight::with_answers(self.bounds.answers.clone())),
-            gate,
-            refusal_recorded: Cell::default(),
+impl Side for Connection {
+    fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.guest.endpoint
+    }
+
+    fn spec(&self) -> &EndpointSpec {
+        &self.guest.spec
+    }
+
+    fn bounds(&self) -> &HttpBounds {
+        &self.bounds
+    }
+
+    fn way(&self) -> Way {
+        Way::FromGuest
+    }
+
+    fn decider(&self) -> &Decider {
+        &self.guest.egress.decider
+    }
+
+    fn audit(&self) -> &AuditSink {
+        &self.guest.egress.audit
+    }
+
+    fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    fn prepare(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
+        self.checked(request, call)
+    }
+
+    async fn take(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Request<Incoming>> {
+        if request.method() == Method::CONNECT && matches!(self.mode, Mode::Proxy) {
+            return Ok(connect::handle(&self.guest, request).await);
         }
+        Err(request)
     }
 
-    fn still_allows(&self, call: &Call) -> bool {
-        let permit = call.permit.borrow();
-        let permit = permit.as_ref().filter(|_| call.in_flight.is_active());
-        permit.is_none_or(|permit| self.guest.egress.decider.still_allows(permit))
-    }
-
-    /// Decides a request and gives the answer to it, of the other side or ours.
-    async fn answer(&self, request: Request<Incoming>, call: &Call) -> Response<ReplyBody> {
-        let mut record = self.guest.record();
-        let asked = format!("{} {}", request.method(), without_query(request.uri()));
-        let ready = match self.prepare(request, call, &mut record) {
-            Ok(ready) => ready,
-            Err(reason) => {
-                record.deny(reason);
-                self.guest.egress.audit.throttle(&self.guest.spec.pod_uid).await;
-                return refusal(&mut record, reason, Some(&asked), Form::Problem);
-            }
-        };
-        let Ready { permit, forward } = ready;
-        let meter = Rc::clone(&forward.meter);
-        let open = async |record: &mut Record| self.dial(&permit, record).await;
-        match copy::forward(forward, record, open).await {
-            Ok(response) => response,
-            Err((mut record, reason)) => {
-                let reason = call.blame(&mut record, reason, &meter);
-                refusal(&mut record, reason, Some(&asked), Form::Problem)
-            }
-        }
-    }
-
-    async fn dial(&self, permit: &Permit, record: &mut Record) -> Result<Stream, Reason> {
+    async fn open(&self, permit: &Permit, record: &mut Record) -> Result<Stream, Reason> {
         match self.guest.egress.dialer.upstream(permit, &self.guest.endpoint).await {
             Ok(upstream) => {
                 record.dialled(upstream.addr);
@@ -124,30 +119,4 @@ impl Connection {
             }
         }
     }
-}
-
-impl Call {
-    /// Whose fault a failed exchange is: a request whose body the gate refused did not fail at the other side.
-    fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
-        // The gate reads ahead: what it refused may belong to a request that comes after this one.
-        let Some(refused) = self.gate.refusal().filter(|_| meter.broke_off()) else {
-            if reason == Reason::BodyTimeout {
-                record.deny(reason);
-            } else {
-                record.fail(reason);
-            }
-            return reason;
-        };
-        self.refusal_recorded.set(true);
-        record.deny(Reason::Malformed);
-        record.detail(refused.as_str());
-        record.close(Reason::Malformed);
-        Reason::Malformed
-    }
-}
-
-/// What the caller asked for, as far as it may be written down.
-fn without_query(uri: &Uri) -> String {
-    let text = uri.to_string();
-    text.split(['?', '#']).next().unwrap_or_default().chars().take(512).collect()
 }

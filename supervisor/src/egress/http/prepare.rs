@@ -1,65 +1,67 @@
 //! One request: checked, decided, and re-made from what was decided.
 
-use std::rc::Rc;
-
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header, request};
-use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
+use http::uri::Scheme;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header, request};
 use nova_policy::data::{EgressTarget, UpstreamTls};
 use nova_policy::host::Authority;
 use nova_policy::input::Input;
 use nova_policy::path::CanonicalPath;
 
-use super::{Call, Connection, Mode};
+use super::{Connection, Mode};
 use crate::audit::Record;
-use crate::conn::body::RequestBody;
+use crate::conn::body::{Inbound, ReplyBody, RequestBody};
 use crate::conn::canonical_path;
-use crate::conn::reply::end_gently;
+use crate::conn::reply::{Form, refusal};
 use crate::copy::Forward;
 use crate::decide::Permit;
 use crate::dial::Speaks;
-use crate::headers::strip_request_headers;
-use crate::net::stream::Prefixed;
+use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
-
-/// A request that may go.
-pub(super) struct Ready {
-    pub(super) permit: Permit,
-    pub(super) forward: Forward,
-}
+use crate::serve::{Call, Ready, asks_for_websocket, check_fields, readdress};
 
 impl Connection {
-    /// Checks, decides and re-makes a request. What is decided is what is sent.
-    pub(super) fn prepare(
-        &self,
-        request: Request<Incoming>,
-        call: &Call,
-        record: &mut Record,
-    ) -> Result<Ready, Reason> {
+    /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
+    pub(super) fn checked(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
+        let mut record = self.guest.record();
+        let asked = format!("{} {}", request.method(), without_query(request.uri()));
+        let form = Form::of(request.headers());
+        let expects = request.headers().contains_key(header::EXPECT);
+        match self.admit(request, call, &mut record) {
+            Ok((permit, forward)) => Ok(Ready { permit, forward, record, form, expects, asked: Some(asked) }),
+            Err(reason) => {
+                record.deny(reason);
+                Err(Box::new(refusal(&mut record, reason, Some(&asked), form)))
+            }
+        }
+    }
+
+    fn admit(&self, request: Request<Inbound>, call: &Call, record: &mut Record) -> Result<(Permit, Forward), Reason> {
         let (mut head, body) = request.into_parts();
         record.request(head.method.as_str(), "");
-        if let Some(upgrade) = head.extensions.remove::<OnUpgrade>() {
-            end_gently::<Prefixed>(upgrade);
-        }
-        let authority = self.authority(&head.uri, &head.headers)?;
+        check_fields(&head, &body, &self.bounds.gate, record)?;
+        let authority = self.authority(&head.uri, &head.headers, record)?;
         record.dest(authority.host().as_str(), self.port(&authority).unwrap_or(80));
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
+        let upgrades = asks_for_websocket(&head);
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
-        let permit = self.decide(&authority, &head.method, &path, record)?;
-        call.permit.replace(Some(permit.clone()));
-        finish(&mut head, &authority, &path)?;
+        let asked = Asked { authority: &authority, method: &head.method, path: &path, upgrades };
+        let permit = self.decide(&asked, record)?;
+        call.granted(&permit);
+        if upgrades {
+            headers::set_websocket(&mut head.headers);
+        }
+        let speaks = speaks(&permit, head.version);
+        finish(&mut head, &authority, &path, speaks)?;
         let (body, meter) = RequestBody::new(body);
         let body = body.under(self.bounds.requests.clone());
-        let pool = self.guest.egress.dialer.pools().get(&self.pool_key(&permit), Speaks::Http1);
-        let request = Request::from_parts(head, body);
-        let forward = Forward { request, meter, pool, in_flight: Rc::clone(&call.in_flight) };
-        Ok(Ready { permit, forward })
+        let pool = self.guest.egress.dialer.pools().get(&self.pool_key(&permit, speaks), speaks);
+        let forward = Forward { request: Request::from_parts(head, body), meter, pool, in_flight: call.in_flight() };
+        Ok((permit, forward))
     }
 
     /// The destination, from the one place that may name it.
-    fn authority(&self, uri: &Uri, headers: &HeaderMap) -> Result<Authority, Reason> {
-        let parse = |text: &str| Authority::parse(text).map_err(|_| Reason::BadDestination);
+    fn authority(&self, uri: &Uri, headers: &HeaderMap, record: &mut Record) -> Result<Authority, Reason> {
         match &self.mode {
             Mode::Proxy => {
                 // Origin form is a request to us, and https:// would have to be downgraded or guessed: both are refused.
@@ -69,12 +71,16 @@ impl Connection {
                 parse(uri.authority().ok_or(Reason::BadDestination)?.as_str())
             }
             Mode::Inside { host, port } => {
-                let named = headers.get(header::HOST).and_then(|value| value.to_str().ok());
-                let named = parse(named.ok_or(Reason::BadDestination)?)?;
-                let target = uri.authority().map(|authority| parse(authority.as_str())).transpose()?;
-                let is_tunnels = |name: &Authority| name.host() == host && name.port_or(*port) == *port;
-                let all_same = is_tunnels(&named) && target.as_ref().is_none_or(is_tunnels);
-                if all_same { Ok(named) } else { Err(Reason::BadDestination) }
+                record.dest(host.as_str(), *port);
+                let target = uri.authority().map(|target| target.as_str());
+                let named = headers.get(header::HOST).map(|value| value.to_str().map_err(|_| Reason::BadDestination));
+                let names = target.into_iter().map(Ok).chain(named);
+                let names = names.map(|name| parse(name?)).collect::<Result<Vec<_>, _>>()?;
+                if names.iter().any(|name| name.host() != host || name.port_or(*port) != *port) {
+                    record.detail("authority_mismatch");
+                    return Err(Reason::BadDestination);
+                }
+                names.into_iter().next().ok_or(Reason::BadDestination)
             }
         }
     }
@@ -88,24 +94,22 @@ impl Connection {
 
     /// Decides on the named port. Without one it is 80, or 443 with TLS when 80 has no rule at all and 443 has: an upgrade
     /// that the record notes. It never goes the other way.
-    fn decide(
-        &self,
-        authority: &Authority,
-        method: &Method,
-        path: &CanonicalPath,
-        record: &mut Record,
-    ) -> Result<Permit, Reason> {
+    fn decide(&self, asked: &Asked<'_>, record: &mut Record) -> Result<Permit, Reason> {
         let decider = &self.guest.egress.decider;
         let workload = self.guest.spec.workload.as_str();
-        let on = |port| Input::egress_request(workload, authority.host(), port, method.as_str(), path);
-        if let Some(port) = self.port(authority) {
+        let host = asked.authority.host();
+        let on = |port| {
+            let input = Input::egress_request(workload, host, port, asked.method.as_str(), asked.path);
+            if asked.upgrades { input.with_upgrade(headers::WEBSOCKET) } else { input }
+        };
+        if let Some(port) = self.port(asked.authority) {
             return decider.decide(on(port), record);
         }
         match decider.decide(on(80), record) {
             Err(Reason::NoGrant) => {}
             decided => return decided,
         }
-        record.dest(authority.host().as_str(), 443);
+        record.dest(host.as_str(), 443);
         let permit = decider.decide(on(443), record)?;
         let with_tls = matches!(
             permit.target(),
@@ -115,11 +119,11 @@ impl Connection {
         if with_tls { Ok(permit) } else { Err(Reason::NoGrant) }
     }
 
-    fn pool_key(&self, permit: &Permit) -> String {
+    fn pool_key(&self, permit: &Permit, speaks: Speaks) -> String {
         let (spec, input) = (&self.guest.spec, permit.input());
         let svid = self.guest.endpoint.svid.current();
         format!(
-            "out {} {} {}:{} {} {} {}",
+            "out {} {} {}:{} {} {} {} {speaks:?}",
             spec.pod_uid,
             spec.generation,
             input.dest_host().unwrap_or_default(),
@@ -131,13 +135,43 @@ impl Connection {
     }
 }
 
+/// What a request asks for.
+struct Asked<'a> {
+    authority: &'a Authority,
+    method: &'a Method,
+    path: &'a CanonicalPath,
+    upgrades: bool,
+}
+
+fn parse(authority: &str) -> Result<Authority, Reason> {
+    Authority::parse(authority).map_err(|_| Reason::BadDestination)
+}
+
+/// What the destination understands. An app that speaks HTTP/2 without TLS and without asking knows that its destination does.
+fn speaks(permit: &Permit, version: Version) -> Speaks {
+    let is_plain = match permit.target() {
+        Some(EgressTarget::External { tls, .. }) => *tls != UpstreamTls::Originate,
+        Some(EgressTarget::Cidr { .. }) => true,
+        Some(EgressTarget::Workload { .. }) | None => false,
+    };
+    if is_plain && version == Version::HTTP_2 { Speaks::Http2 } else { Speaks::Http1 }
+}
+
 /// The last step on every way to a destination: gives the head of a permitted request the form in which it is sent. What an
 /// app must not have a say in is put into it here, after everything that came from the app was checked.
-fn finish(head: &mut request::Parts, authority: &Authority, path: &CanonicalPath) -> Result<(), Reason> {
-    let host = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
-    head.headers.insert(header::HOST, host);
-    head.uri = Uri::try_from(path.path_and_query()).map_err(|_| Reason::BadPath)?;
-    head.version = Version::HTTP_11;
-    head.extensions.clear();
-    Ok(())
+fn finish(
+    head: &mut request::Parts,
+    authority: &Authority,
+    path: &CanonicalPath,
+    speaks: Speaks,
+) -> Result<(), Reason> {
+    join_cookies(&mut head.headers);
+    let authority = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
+    readdress(head, Scheme::HTTP, authority, path, speaks)
+}
+
+/// What the caller asked for, as far as it may be written down.
+fn without_query(uri: &Uri) -> String {
+    let text = uri.to_string();
+    text.split(['?', '#']).next().unwrap_or_default().chars().take(512).collect()
 }

@@ -3,11 +3,10 @@
 use std::rc::Rc;
 
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header, request};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
 use nova_policy::host::Authority;
-use nova_policy::path::CanonicalPath;
 
-use super::{Call, Connection};
+use super::Connection;
 use crate::audit::Record;
 use crate::conn::body::{Inbound, ReplyBody, RequestBody};
 use crate::conn::canonical_path;
@@ -15,22 +14,9 @@ use crate::conn::reply::{Form, refusal};
 use crate::copy::Forward;
 use crate::decide::Permit;
 use crate::dial::Speaks;
-use crate::gate::{self, Limits};
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
-
-/// A request that may go.
-pub(super) struct Ready {
-    pub(super) permit: Permit,
-    pub(super) forward: Forward,
-    pub(super) record: Record,
-    /// How the caller reads a refusal.
-    pub(super) form: Form,
-    /// The caller waits for 100 before it sends the body.
-    pub(super) expects: bool,
-    /// A WebSocket is granted, and the request asks the app for it.
-    pub(super) upgrades: bool,
-}
+use crate::serve::{Call, Ready, asks_for_websocket, check_fields, readdress};
 
 /// An authority as it came, what it means, and how it is passed on.
 #[derive(Clone)]
@@ -42,15 +28,12 @@ pub(super) struct Named {
 
 impl Connection<'_> {
     /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
-    pub(super) fn prepare(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
+    pub(super) fn checked(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
         let mut record = self.open_record();
         let form = Form::of(request.headers());
         let expects = request.headers().contains_key(header::EXPECT);
         match self.admit(request, call, &mut record) {
-            Ok((permit, forward)) => {
-                let upgrades = permit.input().upgrade().is_some();
-                Ok(Ready { permit, forward, record, form, expects, upgrades })
-            }
+            Ok((permit, forward)) => Ok(Ready { permit, forward, record, form, expects, asked: None }),
             Err(reason) => {
                 record.deny(reason);
                 Err(Box::new(refusal(&mut record, reason, None, form)))
@@ -61,9 +44,7 @@ impl Connection<'_> {
     fn admit(&self, request: Request<Inbound>, call: &Call, record: &mut Record) -> Result<(Permit, Forward), Reason> {
         let (mut head, body) = request.into_parts();
         record.request(head.method.as_str(), "");
-        if matches!(body, Inbound::Http2(_)) {
-            check_fields(&head, &body, &self.bounds.gate, record)?;
-        }
+        check_fields(&head, &body, &self.bounds.gate, record)?;
         let Named { authority, canonical, .. } = match self.named(&head.uri, &head.headers, record) {
             Ok(named) => named,
             Err(reason) => {
@@ -83,18 +64,17 @@ impl Connection<'_> {
             input = input.with_upgrade(headers::WEBSOCKET);
         }
         let permit = self.bearer.decide(self.ingress, &mut head.headers, input, record)?;
-        call.permit.replace(Some(permit.clone()));
+        call.granted(&permit);
         if let Some(identity) = &self.identity {
             head.headers.insert(headers::XFCC, identity.clone());
         }
         head.headers.insert(headers::XFF, self.source.clone());
         join_cookies(&mut head.headers);
-        readdress(&mut head, canonical, &path, self.speaks)?;
-        head.extensions.clear();
+        readdress(&mut head, Scheme::HTTP, canonical, &path, self.speaks)?;
         let (body, meter) = RequestBody::new(body);
         let body = body.under(self.bounds.requests.clone());
         let request = Request::from_parts(head, body);
-        let forward = Forward { request, meter, pool: Rc::clone(&self.pool), in_flight: Rc::clone(&call.in_flight) };
+        let forward = Forward { request, meter, pool: Rc::clone(&self.pool), in_flight: call.in_flight() };
         Ok((permit, forward))
     }
 
@@ -143,42 +123,4 @@ impl Named {
         let raw = HeaderValue::from_bytes(raw).map_err(|_| Reason::BadDestination)?;
         Ok(Self { raw, authority, canonical })
     }
-}
-
-/// RFC 6455 section 4.1. Everything else that `Upgrade` may name is ignored, as RFC 9110 section 7.8 lets a server do: clients
-/// offer h2c with every request.
-fn asks_for_websocket(head: &request::Parts) -> bool {
-    head.version == Version::HTTP_11 && head.method == Method::GET && headers::is_to_websocket(&head.headers)
-}
-
-/// Names the destination as the app's version of HTTP does.
-fn readdress(
-    head: &mut request::Parts,
-    authority: HeaderValue,
-    path: &CanonicalPath,
-    speaks: Speaks,
-) -> Result<(), Reason> {
-    let target = path.path_and_query();
-    match speaks {
-        Speaks::Http1 => {
-            head.headers.insert(header::HOST, authority);
-            head.uri = Uri::try_from(target).map_err(|_| Reason::BadPath)?;
-            head.version = Version::HTTP_11;
-        }
-        Speaks::Http2 => {
-            head.headers.remove(header::HOST);
-            let uri = Uri::builder().scheme("http").authority(authority.as_bytes()).path_and_query(target);
-            head.uri = uri.build().map_err(|_| Reason::BadPath)?;
-            head.version = Version::HTTP_2;
-        }
-    }
-    Ok(())
-}
-
-/// What the gate checks in the bytes of HTTP/1.
-fn check_fields(head: &request::Parts, body: &Inbound, limits: &Limits, record: &mut Record) -> Result<(), Reason> {
-    gate::check_request(head, !body.is_end_stream(), limits).map_err(|refusal| {
-        record.detail(refusal.as_str());
-        Reason::Malformed
-    })
 }

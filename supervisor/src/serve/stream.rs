@@ -1,4 +1,4 @@
-//! One stream of HTTP/2: its request to the app, and the answer back into it.
+//! One stream of HTTP/2: its request to the other side, and the answer back into it.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -13,7 +13,7 @@ use hyper::body::Body;
 use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
-use super::{Call, Connection};
+use super::{Call, Side, forward};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::reason::Reason;
 
@@ -23,15 +23,10 @@ const PIECE: usize = 16 * 1024;
 const STALL: Duration = Duration::from_secs(60);
 
 /// Serves a stream until it ends or is cut, which resets it.
-pub(super) async fn serve(
-    connection: &Connection<'_>,
-    request: Request<Inbound>,
-    respond: SendResponse<Bytes>,
-    call: &Call,
-) {
+pub(super) async fn serve(side: &impl Side, request: Request<Inbound>, respond: SendResponse<Bytes>, call: &Call) {
     let mut stop = Stop { call, cut: Box::pin(call.cut.notified()) };
     // An error is the caller's reset or the end of the connection; the exchange's record says how far it came.
-    let _ = answer(connection, request, respond, &mut stop).await;
+    let _ = answer(side, request, respond, &mut stop).await;
 }
 
 /// What ends a stream before its answer does.
@@ -49,27 +44,27 @@ enum Stopped {
 }
 
 async fn answer(
-    connection: &Connection<'_>,
+    side: &impl Side,
     request: Request<Inbound>,
     mut respond: SendResponse<Bytes>,
     stop: &mut Stop<'_>,
 ) -> Result<(), h2::Error> {
     let is_head = request.method() == Method::HEAD;
-    let response = match connection.prepare(request, stop.call) {
+    let response = match side.prepare(request, stop.call) {
         Ok(ready) => {
             if ready.expects {
                 let mut go_on = Response::new(());
                 *go_on.status_mut() = StatusCode::CONTINUE;
                 respond.send_informational(go_on)?;
             }
-            let mut forwarding = pin!(connection.forward(ready, stop.call));
+            let mut forwarding = pin!(forward(side, ready, stop.call));
             match poll_fn(|cx| stop.or(respond.poll_reset(cx), cx, |cx| forwarding.as_mut().poll(cx))).await {
                 Ok(response) => response,
                 Err(stopped) => return stopped.end(|code| respond.send_reset(code)),
             }
         }
         Err(refusal) => {
-            connection.ingress.audit.throttle(&connection.spec.pod_uid).await;
+            side.audit().throttle(&side.spec().pod_uid).await;
             *refusal
         }
     };
@@ -89,7 +84,7 @@ async fn answer(
     }
 }
 
-/// Carries a body into the stream, as fast as the caller gives room for it: the app is read no faster.
+/// Carries a body into the stream, as fast as the caller gives room for it: the other side is read no faster.
 async fn carry(
     mut body: ReplyBody,
     stream: &mut SendStream<Bytes>,

@@ -9,7 +9,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use super::{Call, Connection, End};
+use super::{Call, End, Side, forward, still_allows, upgrade};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::reply::end_gently;
 use crate::conn::{Cut, Event};
@@ -17,14 +17,16 @@ use crate::gate::io::GatedIo;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
-pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut: Cut) -> End {
-    let io = GatedIo::server(stream, connection.bounds.gate);
-    let call = connection.new_call(Some(io.handle()));
+/// Serves a connection of which nothing but requests of HTTP/1 is taken.
+pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
+    let io = GatedIo::server(stream, side.bounds().gate);
+    let call = Call::new(side, Some(io.handle()));
     let close = {
-        let service = service_fn(|request| answer(connection, &call, request));
+        let service = service_fn(|request| answer(side, &call, request));
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(connection.bounds.idle)
+            .header_read_timeout(side.bounds().idle)
+            .keep_alive(!side.is_late())
             .serve_connection(TokioIo::new(io), service)
             .with_upgrades();
         let mut serving = std::pin::pin!(serving);
@@ -33,6 +35,8 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
             tokio::select! {
                 biased;
                 event = cut.next() => match event {
+                    Event::Draining if side.is_late() => {}
+                    // An idle connection ends now; one with an answer on its way ends after it.
                     Event::Draining => serving.as_mut().graceful_shutdown(),
                     Event::PeerEnding(reason) => {
                         done = reason;
@@ -44,7 +48,7 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
                     }
                     Event::PeerEnded(reason) => break reason,
                     Event::Closed => break Reason::Draining,
-                    Event::PolicyChanged if connection.may_still_connect() && connection.still_allows(&call) => {}
+                    Event::PolicyChanged if side.may_go_on() && still_allows(side, &call) => {}
                     Event::PolicyChanged => break Reason::PolicyRevoked,
                 },
                 served = serving.as_mut() => break if served.is_ok() { done } else { Reason::Reset },
@@ -57,7 +61,7 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
     let close = match call.switched.take() {
         None => close,
         // A connection that is to take nothing new opens no stream either.
-        Some(switched) if close == Reason::Done => connection.carry(switched, &mut cut).await,
+        Some(switched) if close == Reason::Done => upgrade::carry(side, switched, &mut cut).await,
         Some(switched) => {
             switched.give_up(close).await;
             close
@@ -66,16 +70,16 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
     End { close, refused: call.unrecorded_refusal() }
 }
 
-async fn answer(
-    connection: &Connection<'_>,
-    call: &Call,
-    request: Request<Incoming>,
-) -> Result<Response<ReplyBody>, Infallible> {
+async fn answer(side: &impl Side, call: &Call, request: Request<Incoming>) -> Result<Response<ReplyBody>, Infallible> {
+    let request = match side.take(request).await {
+        Ok(answer) => return Ok(answer),
+        Err(request) => request,
+    };
     let mut request = request.map(Inbound::from);
     let handed_out = request.extensions_mut().remove::<OnUpgrade>();
-    let prepared = connection.prepare(request, call);
+    let prepared = side.prepare(request, call);
     let prepared = match (prepared, handed_out) {
-        (Ok(ready), Some(caller)) if ready.upgrades => return Ok(connection.upgrade(ready, call, caller).await),
+        (Ok(ready), Some(caller)) if ready.upgrades() => return Ok(upgrade::answer(side, ready, call, caller).await),
         (prepared, Some(unwanted)) => {
             end_gently::<Prefixed>(unwanted);
             prepared
@@ -83,9 +87,9 @@ async fn answer(
         (prepared, None) => prepared,
     };
     Ok(match prepared {
-        Ok(ready) => connection.forward(ready, call).await,
+        Ok(ready) => forward(side, ready, call).await,
         Err(refusal) => {
-            connection.ingress.audit.throttle(&connection.spec.pod_uid).await;
+            side.audit().throttle(&side.spec().pod_uid).await;
             *refusal
         }
     })

@@ -3,13 +3,12 @@
 use std::io;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
-use super::Connection;
+use super::Side;
 use crate::conn::{Cut, Event};
-use crate::net::stream::{Prefixed, Stream};
+use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
 
@@ -22,23 +21,19 @@ pub(super) enum Version {
 }
 
 /// The version, and the connection with nothing of it lost. `Err`: how the connection ended before anybody could tell.
-pub(super) async fn version(
-    connection: &Connection<'_>,
-    stream: Stream,
-    cut: &mut Cut,
-) -> Result<(Version, Prefixed), Reason> {
+pub(super) async fn version(side: &impl Side, stream: Prefixed, cut: &mut Cut) -> Result<(Version, Prefixed), Reason> {
     match stream.alpn() {
-        Some(protocol) if protocol == ALPN_HTTP2 => return Ok((Version::Http2, Prefixed::new(Bytes::new(), stream))),
-        Some(protocol) if protocol == ALPN_HTTP1 => return Ok((Version::Http1, Prefixed::new(Bytes::new(), stream))),
+        Some(protocol) if protocol == ALPN_HTTP2 => return Ok((Version::Http2, stream)),
+        Some(protocol) if protocol == ALPN_HTTP1 => return Ok((Version::Http1, stream)),
         _ => {}
     }
     tokio::select! {
         biased;
-        close = until_unwanted(connection, cut) => Err(close),
-        read = timeout(connection.bounds.idle, read_begin(stream, connection.bounds.gate.head_time)) => match read {
-            Ok(Ok((first, stream))) => {
-                let version = if first.starts_with(PREFACE) { Version::Http2 } else { Version::Http1 };
-                Ok((version, Prefixed::new(first, stream)))
+        close = until_unwanted(side, cut) => Err(close),
+        read = timeout(side.bounds().idle, read_begin(stream, side.bounds().gate.head_time)) => match read {
+            Ok(Ok(stream)) => {
+                let is_preface = stream.first().starts_with(PREFACE);
+                Ok((if is_preface { Version::Http2 } else { Version::Http1 }, stream))
             }
             Ok(Err(error)) if error.kind() == io::ErrorKind::TimedOut => Err(Reason::IdleTimeout),
             Ok(Err(_)) => Err(Reason::Reset),
@@ -48,7 +43,7 @@ pub(super) async fn version(
 }
 
 /// Reads until it is the preface or cannot become it any more.
-async fn read_begin(mut stream: Stream, head_time: Duration) -> io::Result<(Bytes, Stream)> {
+async fn read_begin(mut stream: Prefixed, head_time: Duration) -> io::Result<Prefixed> {
     let mut first = [0; PREFACE.len()];
     let mut filled = stream.read(&mut first).await?;
     let rest = async {
@@ -61,18 +56,20 @@ async fn read_begin(mut stream: Stream, head_time: Duration) -> io::Result<(Byte
         Ok::<_, io::Error>(())
     };
     timeout(head_time, rest).await??;
-    Ok((Bytes::copy_from_slice(&first[..filled]), stream))
+    let (unread, stream) = stream.into_parts();
+    Ok(Prefixed::new([&first[..filled], &unread].concat().into(), stream))
 }
 
 /// Nothing was asked for yet, so a drain is the end.
-pub(super) async fn until_unwanted(connection: &Connection<'_>, cut: &mut Cut) -> Reason {
+pub(super) async fn until_unwanted(side: &impl Side, cut: &mut Cut) -> Reason {
     loop {
         match cut.next().await {
+            Event::Draining if side.is_late() => {}
             Event::Draining => return Reason::Done,
             Event::PeerEnding(reason) | Event::PeerEnded(reason) => return reason,
             Event::Aged => return Reason::MaxLifetime,
             Event::Closed => return Reason::Draining,
-            Event::PolicyChanged if connection.may_still_connect() => {}
+            Event::PolicyChanged if side.may_go_on() => {}
             Event::PolicyChanged => return Reason::PolicyRevoked,
         }
     }

@@ -16,16 +16,16 @@ use h2::{Reason as Code, RecvStream};
 use http::Request;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use super::{Call, Connection, End, sniff, stream};
+use super::{Call, End, Side, sniff, still_allows, stream};
 use crate::conn::body::Inbound;
 use crate::conn::{Cut, Event};
 use crate::gate::{CountedIo, Flood, Flooded, Peer};
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
-/// Streams that a caller may have open at a time; for an `http` port each may take a connection to the app.
+/// Streams that a caller may have open at a time; each may take a connection to the other side.
 const STREAMS: u32 = 100;
-/// What a caller may send on a stream before the app has taken any of it.
+/// What a caller may send on a stream before the other side has taken any of it.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The same for all streams of a connection together: with a peer that keeps all of it waiting, this much memory.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
@@ -45,8 +45,8 @@ const FLUSH_TIME: Duration = Duration::from_millis(200);
 type Incoming = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// A connection of HTTP/2 and what is open on it.
-struct Streams<'a> {
-    connection: &'a Connection<'a>,
+struct Streams<'a, S> {
+    side: &'a S,
     frames: Frames<CountedIo<Prefixed>, Bytes>,
     flooded: Flooded,
     open: FuturesUnordered<Pin<Box<dyn Future<Output = u32> + 'a>>>,
@@ -57,25 +57,25 @@ struct Streams<'a> {
     done: Reason,
 }
 
-pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut: Cut) -> End {
+pub(super) async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
     let stream = CountedIo::new(stream, Peer::Client);
     let flooded = stream.flooded();
     let frames = tokio::select! {
         biased;
-        close = sniff::until_unwanted(connection, &mut cut) => return End::with(close),
-        begun = timeout(PREFACE_TIME, builder(connection).handshake(stream)) => match begun {
+        close = sniff::until_unwanted(side, &mut cut) => return End::with(close),
+        begun = timeout(PREFACE_TIME, builder(side).handshake(stream)) => match begun {
             Ok(Ok(frames)) => frames,
             Ok(Err(error)) => return ended_by(&error),
             Err(_) => return End::with(Reason::IdleTimeout),
         },
     };
     let mut streams = Streams {
-        connection,
+        side,
         frames,
         flooded,
         open: FuturesUnordered::new(),
         calls: HashMap::new(),
-        idle: Box::pin(sleep(connection.bounds.idle)),
+        idle: Box::pin(sleep(side.bounds().idle)),
         is_leaving: false,
         done: Reason::Done,
     };
@@ -84,25 +84,26 @@ pub(super) async fn serve(connection: &Connection<'_>, stream: Prefixed, mut cut
     end
 }
 
-fn builder(connection: &Connection<'_>) -> Builder {
+fn builder(side: &impl Side) -> Builder {
     let mut builder = Builder::new();
     builder
         .max_concurrent_streams(STREAMS)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
-        .max_header_list_size(u32::try_from(connection.bounds.gate.head_bytes).unwrap_or(u32::MAX))
+        .max_header_list_size(u32::try_from(side.bounds().gate.head_bytes).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(PENDING_RESETS)
         .max_local_error_reset_streams(Some(LOCAL_RESETS));
     builder
 }
 
-impl<'a> Streams<'a> {
+impl<'a, S: Side> Streams<'a, S> {
     async fn run(&mut self, cut: &mut Cut) -> End {
         loop {
             tokio::select! {
                 biased;
                 event = cut.next() => match event {
+                    Event::Draining if self.side.is_late() => {}
                     Event::Draining => self.frames.graceful_shutdown(),
                     Event::PeerEnding(reason) => {
                         self.done = reason;
@@ -114,7 +115,7 @@ impl<'a> Streams<'a> {
                     }
                     Event::PeerEnded(reason) => return End::with(reason),
                     Event::Closed => return End::with(Reason::Draining),
-                    Event::PolicyChanged if self.connection.may_still_connect() => self.cut_revoked(),
+                    Event::PolicyChanged if self.side.may_go_on() => self.cut_revoked(),
                     Event::PolicyChanged => return End::with(Reason::PolicyRevoked),
                 },
                 flood = self.flooded.next() => return flooded_by(flood),
@@ -138,15 +139,18 @@ impl<'a> Streams<'a> {
 
     fn start(&mut self, (request, respond): Incoming) {
         let id = respond.stream_id().as_u32();
-        let call = Rc::new(self.connection.new_call(None));
+        if self.side.is_late() {
+            self.frames.graceful_shutdown();
+        }
+        let call = Rc::new(Call::new(self.side, None));
         self.calls.insert(id, Rc::clone(&call));
         let (head, body) = request.into_parts();
         let (body, rest) = Inbound::of_stream(body, &head.headers);
         let request = Request::from_parts(head, body);
-        let connection = self.connection;
+        let side = self.side;
         self.open.push(Box::pin(async move {
             let answering = async {
-                stream::serve(connection, request, respond, &call).await;
+                stream::serve(side, request, respond, &call).await;
                 !call.in_flight.is_cut()
             };
             rest.beside(answering).await;
@@ -157,14 +161,14 @@ impl<'a> Streams<'a> {
     fn ended(&mut self, id: u32) {
         self.calls.remove(&id);
         if self.open.is_empty() {
-            let time = if self.is_leaving { LEAVE_TIME } else { self.connection.bounds.idle };
+            let time = if self.is_leaving { LEAVE_TIME } else { self.side.bounds().idle };
             self.idle.as_mut().reset(Instant::now() + time);
         }
     }
 
     /// Each stream was decided for itself, so each goes for itself.
     fn cut_revoked(&self) {
-        for call in self.calls.values().filter(|call| !self.connection.still_allows(call)) {
+        for call in self.calls.values().filter(|call| !still_allows(self.side, call)) {
             call.cut(Reason::PolicyRevoked);
         }
     }

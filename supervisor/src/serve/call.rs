@@ -1,0 +1,84 @@
+//! What an exchange is kept in while it goes on.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::rc::Rc;
+
+use tokio::sync::Notify;
+
+use super::Side;
+use super::upgrade::Switched;
+use crate::audit::Record;
+use crate::conn::body::{InFlight, Meter};
+use crate::decide::Permit;
+use crate::gate::{GateHandle, Refusal};
+use crate::reason::Reason;
+
+/// One exchange after the other of an HTTP/1 connection, or the one of an HTTP/2 stream.
+#[derive(Default)]
+pub struct Call {
+    permit: RefCell<Option<Permit>>,
+    /// Whether an answer is on its way.
+    pub(super) in_flight: Rc<InFlight>,
+    /// Knows why bytes were refused; HTTP/2 has none.
+    gate: Option<GateHandle>,
+    /// The gate refused the body of a request, and that request's record says so.
+    refusal_recorded: Cell<bool>,
+    /// Tells a stream of HTTP/2 to end.
+    pub(super) cut: Notify,
+    /// The other side has left HTTP: what goes on once the caller has its 101.
+    pub(super) switched: RefCell<Option<Switched>>,
+}
+
+impl Call {
+    pub(super) fn new(side: &impl Side, gate: Option<GateHandle>) -> Self {
+        Self { in_flight: Rc::new(InFlight::with_answers(side.bounds().answers.clone())), gate, ..Self::default() }
+    }
+
+    /// A request was decided: while it goes on it needs this.
+    pub fn granted(&self, permit: &Permit) {
+        self.permit.replace(Some(permit.clone()));
+    }
+
+    /// What the connection is busy with.
+    #[must_use]
+    pub fn in_flight(&self) -> Rc<InFlight> {
+        Rc::clone(&self.in_flight)
+    }
+
+    /// What goes on rests on this.
+    pub(super) fn permit_in_use(&self) -> Option<Ref<'_, Permit>> {
+        let permit = self.in_flight.is_active().then(|| self.permit.borrow())?;
+        Ref::filter_map(permit, Option::as_ref).ok()
+    }
+
+    /// Ends the exchange now, for this reason.
+    pub(super) fn cut(&self, reason: Reason) {
+        self.in_flight.cut(reason);
+        self.cut.notify_one();
+    }
+
+    /// Whose fault a failed exchange is: a request whose body was refused on its way did not fail at the other side.
+    pub(super) fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
+        // The gate reads ahead: what it refused may belong to a request that comes after this one.
+        let by_gate = self.gate.as_ref().and_then(GateHandle::refusal).filter(|_| meter.broke_off());
+        let Some(refused) = by_gate.or(meter.refusal()) else {
+            if reason == Reason::BodyTimeout {
+                record.deny(reason);
+            } else {
+                record.fail(reason);
+            }
+            return reason;
+        };
+        self.refusal_recorded.set(true);
+        record.deny(Reason::Malformed);
+        record.detail(refused.as_str());
+        record.close(Reason::Malformed);
+        Reason::Malformed
+    }
+
+    /// What the gate refused and no request's record says yet.
+    pub(super) fn unrecorded_refusal(&self) -> Option<&'static str> {
+        let refused = self.gate.as_ref().and_then(GateHandle::refusal);
+        refused.filter(|_| !self.refusal_recorded.get()).map(Refusal::as_str)
+    }
+}

@@ -1,0 +1,62 @@
+//! Heads of requests: what is checked of them, and how they name their destination, whatever the direction.
+
+use http::uri::Scheme;
+use http::{HeaderValue, Method, Uri, Version, header, request};
+use nova_policy::path::CanonicalPath;
+
+use crate::audit::Record;
+use crate::conn::body::Inbound;
+use crate::dial::Speaks;
+use crate::gate::{self, Limits};
+use crate::headers;
+use crate::reason::Reason;
+
+/// Checks of a stream of HTTP/2 what the gate checks in the bytes of HTTP/1.
+///
+/// # Errors
+/// [`Reason::Malformed`], with the rule that it breaks in the record's detail.
+pub fn check_fields(head: &request::Parts, body: &Inbound, limits: &Limits, record: &mut Record) -> Result<(), Reason> {
+    if !matches!(body, Inbound::Http2(_)) {
+        return Ok(());
+    }
+    gate::check_request(head, !body.is_end_stream(), limits).map_err(|refusal| {
+        record.detail(refusal.as_str());
+        Reason::Malformed
+    })
+}
+
+/// RFC 6455 section 4.1. Everything else that `Upgrade` may name is ignored, as RFC 9110 section 7.8 lets a server do: clients
+/// offer h2c with every request.
+#[must_use]
+pub fn asks_for_websocket(head: &request::Parts) -> bool {
+    head.version == Version::HTTP_11 && head.method == Method::GET && headers::is_to_websocket(&head.headers)
+}
+
+/// Names the destination as the version of HTTP that the other side speaks does.
+///
+/// # Errors
+/// [`Reason::BadPath`], when that cannot be written.
+pub fn readdress(
+    head: &mut request::Parts,
+    scheme: Scheme,
+    authority: HeaderValue,
+    path: &CanonicalPath,
+    speaks: Speaks,
+) -> Result<(), Reason> {
+    let target = path.path_and_query();
+    match speaks {
+        Speaks::Http1 => {
+            head.headers.insert(header::HOST, authority);
+            head.uri = Uri::try_from(target).map_err(|_| Reason::BadPath)?;
+            head.version = Version::HTTP_11;
+        }
+        Speaks::Http2 => {
+            head.headers.remove(header::HOST);
+            let uri = Uri::builder().scheme(scheme).authority(authority.as_bytes()).path_and_query(target);
+            head.uri = uri.build().map_err(|_| Reason::BadPath)?;
+            head.version = Version::HTTP_2;
+        }
+    }
+    head.extensions.clear();
+    Ok(())
+}
