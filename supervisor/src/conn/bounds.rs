@@ -11,8 +11,10 @@ use crate::state::pace::{Pace, Way};
 
 /// The bounds of one connection on which requests come.
 pub struct HttpBounds {
-    /// Size and time of a head.
+    /// Size and time of a request's head.
     pub gate: gate::Limits,
+    /// Size of an answer's head.
+    pub answer_gate: gate::Limits,
     /// How long the connection may be without a request.
     pub idle: Duration,
     /// What holds for the bodies of requests.
@@ -33,6 +35,7 @@ impl HttpBounds {
                 head_time: limits.header_time,
                 ..gate::Limits::default()
             },
+            answer_gate: gate::Limits { head_bytes: limits.header_bytes, ..gate::Limits::default() },
             idle: limits.idle_time,
             requests: BodyRules::request(pace(way), limits.body_time),
             answers: BodyRules::answer(pace(way.back()), limits.answer_time),

@@ -117,7 +117,7 @@ async fn exchange(
     record.close(Reason::Aborted);
     match answered(request, &meter, &pool, &mut record, open)
         .await
-        .and_then(|(response, upstream)| checked(response, wants, &mut record).map(|response| (response, upstream)))
+        .and_then(|(response, upstream)| Ok((checked(response, wants, pool.limits(), &mut record)?, upstream)))
     {
         Ok((response, upstream)) => Ok((response, Exchanged { upstream, meter, record, pool, in_flight })),
         Err(reason) => {
@@ -154,7 +154,12 @@ async fn answered(
     }
 }
 
-fn checked(response: Response<Incoming>, wants: Wants, record: &mut Record) -> Result<Response<Incoming>, Reason> {
+fn checked(
+    response: Response<Incoming>,
+    wants: Wants,
+    limits: &Limits,
+    record: &mut Record,
+) -> Result<Response<Incoming>, Reason> {
     // A change that was not granted would take its bytes out of HTTP, and nobody would have decided on them.
     if response.status() == StatusCode::SWITCHING_PROTOCOLS
         && !(wants == Wants::Websocket && is_to_websocket(response.headers()))
@@ -164,7 +169,7 @@ fn checked(response: Response<Incoming>, wants: Wants, record: &mut Record) -> R
     }
     let (head, body) = response.into_parts();
     if head.version == http::Version::HTTP_2
-        && let Err(refusal) = check_answer(&head, &Limits::default())
+        && let Err(refusal) = check_answer(&head, limits)
     {
         record.detail(refusal.as_str());
         return Err(Reason::UpstreamMalformed);

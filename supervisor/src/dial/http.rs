@@ -44,12 +44,12 @@ enum Kind {
 }
 
 impl HttpUpstream {
-    /// Starts HTTP/1.1 on a fresh connection.
+    /// Starts HTTP/1.1 on a fresh connection, whose answers keep to `limits`.
     ///
     /// # Errors
     /// The reason for the record.
-    pub(super) async fn http1(stream: Stream) -> Result<Self, Reason> {
-        let io = GatedIo::client(stream, Limits::default());
+    pub(super) async fn http1(stream: Stream, limits: Limits) -> Result<Self, Reason> {
+        let io = GatedIo::client(stream, limits);
         let gate = io.handle();
         let (sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(|_| Reason::UpstreamClosed)?;
         // Ends when the sender is dropped, the other side closes, or the protocol changes; its error is that of the exchange

@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::http::{HttpUpstream, Speaks};
 use super::shared::{Most, Shared};
+use crate::gate::Limits;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 
@@ -28,14 +29,15 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// The pool of a key, for connections to somebody who speaks this; the key decides that as well.
+    /// The pool of a key, for connections to somebody who speaks this and whose answers keep to `limits`; the key decides that
+    /// as well.
     #[must_use]
-    pub fn get(&self, key: &str, speaks: Speaks) -> Rc<Pool> {
+    pub fn get(&self, key: &str, speaks: Speaks, limits: Limits) -> Rc<Pool> {
         let mut pools = self.by_key.borrow_mut();
         if let Some(pool) = pools.get(key) {
             return Rc::clone(pool);
         }
-        let pool = Rc::new(Pool::new(speaks));
+        let pool = Rc::new(Pool::new(speaks, limits));
         pools.insert(key.to_owned(), Rc::clone(&pool));
         pool
     }
@@ -58,6 +60,7 @@ impl Pools {
 /// Connections that are equal in every respect.
 pub struct Pool {
     speaks: Speaks,
+    limits: Limits,
     idle: RefCell<Vec<(HttpUpstream, Instant)>>,
     shared: RefCell<Vec<Shared>>,
     most: Most,
@@ -68,15 +71,22 @@ pub struct Pool {
 }
 
 impl Pool {
-    fn new(speaks: Speaks) -> Self {
+    fn new(speaks: Speaks, limits: Limits) -> Self {
         Self {
             speaks,
+            limits,
             idle: RefCell::default(),
             shared: RefCell::default(),
             most: Most::default(),
             dialling: Semaphore::new(1),
             failed: Cell::default(),
         }
+    }
+
+    /// What answers on its connections keep to.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// The connection that was used last, if one is still open; or a place on a shared one.
@@ -100,7 +110,7 @@ impl Pool {
     /// The reason for the record.
     pub async fn open(&self, open: impl Future<Output = Result<Stream, Reason>>) -> Result<HttpUpstream, Reason> {
         if self.speaks == Speaks::Http1 {
-            return HttpUpstream::http1(open.await?).await;
+            return HttpUpstream::http1(open.await?, self.limits).await;
         }
         let since = Instant::now();
         // Never closed, so a turn always comes.
@@ -112,7 +122,7 @@ impl Pool {
         if let Some((_, reason)) = self.failed.get().filter(|(at, _)| *at > since) {
             return Err(reason);
         }
-        let dialled = async { Shared::start(open.await?, self.most.clone()).await };
+        let dialled = async { Shared::start(open.await?, self.most.clone(), &self.limits).await };
         let shared = dialled.await.inspect_err(|reason| self.failed.set(Some((Instant::now(), *reason))))?;
         let upstream = HttpUpstream::http2(&shared).ok_or(Reason::UpstreamClosed)?;
         self.shared.borrow_mut().push(shared);

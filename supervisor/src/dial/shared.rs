@@ -56,13 +56,13 @@ pub(super) struct Place(Rc<Use>);
 
 impl Shared {
     /// Speaks HTTP/2 on a fresh connection, which the app is known to understand.
-    pub(super) async fn start(stream: Stream, most: Most) -> Result<Self, Reason> {
+    pub(super) async fn start(stream: Stream, most: Most, limits: &Limits) -> Result<Self, Reason> {
         let starting = Builder::new(Local)
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
-            .max_header_list_size(u32::try_from(Limits::default().head_bytes).unwrap_or(u32::MAX))
+            .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
             .handshake(TokioIo::new(CountedIo::new(stream, Peer::Server)));
         let (sender, mut connection) = starting.await.map_err(|_| Reason::UpstreamClosed)?;
         let use_ = Rc::new(Use {

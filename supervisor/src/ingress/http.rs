@@ -50,11 +50,12 @@ struct Connection<'a> {
 /// Serves the connection until it ends, the endpoint closes, or the policy no longer allows it.
 pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Permit, stream: Stream, speaks: Speaks) {
     let cut = ingress.watch(&conn);
+    let bounds = HttpBounds::new(&conn.endpoint, &conn.spec.limits, Way::ToGuest);
     let connection = Connection {
-        pool: ingress.dialer.pools().get(&pool_key(&conn, &connect), speaks),
+        pool: ingress.dialer.pools().get(&pool_key(&conn, &connect), speaks, bounds.answer_gate),
         identity: xfcc::header(&conn),
         source: source_header(conn.who.addr),
-        bounds: HttpBounds::new(&conn.endpoint, &conn.spec.limits, Way::ToGuest),
+        bounds,
         bearer: Bearer::of(&ingress.known_by.tokens, &conn.spec, &connect),
         speaks,
         ingress,
@@ -143,7 +144,8 @@ fn pool_key(conn: &Identified, connect: &Permit) -> String {
     let addr = conn.who.addr.filter(|_| peer.is_empty()).map(|addr| addr.ip().to_string()).unwrap_or_default();
     let port = connect.input().port().unwrap_or_default();
     let revision = connect.policy().revision();
-    format!("in {} {} {port} {peer}{addr} {revision}", conn.spec.pod_uid, conn.spec.generation)
+    let head = conn.spec.limits.header_bytes;
+    format!("in {} {} {port} {peer}{addr} {revision} {head}", conn.spec.pod_uid, conn.spec.generation)
 }
 
 fn source_header(addr: Option<SocketAddr>) -> HeaderValue {

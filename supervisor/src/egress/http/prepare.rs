@@ -55,7 +55,8 @@ impl Connection {
         finish(&mut head, &authority, &path, speaks)?;
         let (body, meter) = RequestBody::new(body);
         let body = body.under(self.bounds.requests.clone());
-        let pool = self.guest.egress.dialer.pools().get(&self.pool_key(&permit, speaks), speaks);
+        let key = self.pool_key(&permit, speaks);
+        let pool = self.guest.egress.dialer.pools().get(&key, speaks, self.bounds.answer_gate);
         let forward = Forward { request: Request::from_parts(head, body), meter, pool, in_flight: call.in_flight() };
         Ok((permit, forward))
     }
@@ -123,7 +124,7 @@ impl Connection {
         let (spec, input) = (&self.guest.spec, permit.input());
         let svid = self.guest.endpoint.svid.current();
         format!(
-            "out {} {} {}:{} {} {} {} {speaks:?}",
+            "out {} {} {}:{} {} {} {} {speaks:?} {}",
             spec.pod_uid,
             spec.generation,
             input.dest_host().unwrap_or_default(),
@@ -131,6 +132,7 @@ impl Connection {
             permit.rule(),
             permit.policy().revision(),
             svid.as_ref().map_or("", |svid| svid.serial.as_str()),
+            self.bounds.answer_gate.head_bytes,
         )
     }
 }
