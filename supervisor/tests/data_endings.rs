@@ -97,3 +97,20 @@ fn a_tunnel_in_which_nobody_speaks_is_closed() {
     let close = node.audited_once(|line| is(line, &[("kind", "close"), ("direction", "egress")]));
     assert!(is(&close, &[("close", "idle_timeout")]) && close["bytes_out"] == 250_000, "{close}");
 }
+
+// covers: C11j
+#[test]
+fn a_request_is_recorded_with_the_port_that_was_called_whatever_it_names() {
+    let node = Node::start();
+    let x = node.svid("x");
+    let mut tls = node.call(Some(&x), HTTPS).expect("connected");
+    for (at, host) in ["service-a.t.nova", "service-a.t.nova:8443", "service-a.t.nova:9"].into_iter().enumerate() {
+        assert_eq!(tls.ask(format!("GET /v1/orders/{at} HTTP/1.1\r\nHost: {host}\r\n\r\n")).status, 200, "{host}");
+    }
+    let mut h2 = node.call_h2(&x, HTTPS);
+    assert_eq!(h2.ask(1, "GET", "/v1/orders/3").status(), 200);
+    let lines = node.audited(4, |line| is(line, &[("kind", "request"), ("direction", "ingress")]));
+    for line in lines {
+        assert!(is(&line, &[("dest_host", "service-a.t.nova")]) && line["dest_port"] == HTTPS, "{line}");
+    }
+}

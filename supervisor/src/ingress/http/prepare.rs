@@ -53,7 +53,8 @@ impl Connection<'_> {
                 return Err(reason);
             }
         };
-        record.dest(authority.host().as_str(), authority.port_or(443));
+        // The name as the caller wrote it, and the port that it called, whatever it wrote of that.
+        record.dest(authority.host().as_str(), self.own_port().1);
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
         let upgrades = self.speaks == Speaks::Http1 && asks_for_websocket(&head);
@@ -98,7 +99,7 @@ impl Connection<'_> {
         Err(Reason::BadDestination)
     }
 
-    /// The port that was called: what a record says when the request names nothing better.
+    /// Name and number of the port that was called.
     fn own_port(&self) -> (&str, u16) {
         let name = self.connect.input().port().unwrap_or_default();
         let number = self.spec.ports.iter().find(|port| port.name.as_str() == name).map(|port| port.port);
