@@ -280,6 +280,17 @@ impl Public {
         }
     }
 
+    /// What a guest of this node can do about it: as [`Public::text`], where its proxy asks for something else.
+    #[must_use]
+    pub fn text_for_guests(self) -> &'static str {
+        match self {
+            Self::NotCarried => {
+                "this form or method is not carried; a proxy takes `GET http://host/path` and `CONNECT host:port`, and no TRACE"
+            }
+            other => other.text(),
+        }
+    }
+
     /// What the caller can do about it.
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -295,7 +306,7 @@ impl Public {
             }
             Self::Malformed => "the request is malformed or ambiguous and was not forwarded",
             Self::NotCarried => {
-                "this form or method is not carried; a proxy takes `GET http://host/path` and `CONNECT host:port`, and no TRACE"
+                "this method is not carried; call the service with another one, and not with CONNECT or TRACE"
             }
             Self::TooSlow => "the body of the request did not go on; send it faster",
             Self::Unavailable => "the call cannot be decided or served at the moment; try again",

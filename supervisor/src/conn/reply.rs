@@ -74,7 +74,7 @@ fn problem(record: &mut Record, public: Public, call: Option<&str>) -> Response<
         r#type: "about:blank",
         title: title(public),
         status: public.status(),
-        detail: public.text(),
+        detail: if call.is_some() { public.text_for_guests() } else { public.text() },
         decision_id: id,
         call,
         explain: call.map(|_| format!("nova-supervisor replay {id}")),

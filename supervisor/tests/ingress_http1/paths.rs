@@ -128,6 +128,7 @@ fn item_61_a_parameter_that_asks_for_another_method_is_refused_in_every_spelling
     stand.serves(get(target, ""), &[200], &[Wanted::line(&format!("GET {target}"))]);
 }
 
+// covers: C4c
 // covers: C5.61c (T18)
 #[test]
 fn item_61_trace_and_track_are_refused_even_by_a_rule_for_every_method() {
@@ -139,6 +140,11 @@ fn item_61_trace_and_track_are_refused_even_by_a_rule_for_every_method() {
         let answer = tls.ask(ask(method));
         assert_eq!(answer.status, 400, "{method}: {answer:?}");
         assert!(!format!("{}{}", answer.head, answer.text()).contains("SECRET"), "{answer:?}");
+        // What a guest's proxy takes is of no use to whoever calls a service.
+        assert!(
+            answer.text().contains("call the service with another one") && !answer.text().contains("proxy"),
+            "{answer:?}"
+        );
     }
     stand.app_got(&[]);
     // The rule is for every method indeed.
