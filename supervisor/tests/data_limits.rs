@@ -322,6 +322,28 @@ fn a_body_that_stands_still_is_answered_408_and_nothing_of_it_counts_as_the_apps
 
 // covers: C11d
 #[test]
+fn a_stream_of_http2_that_stands_still_is_answered_408_and_its_connection_goes_on() {
+    let node = Node::with(limited("{body_timeout_ms: 500}"));
+    node.guest(A).serve(|mut link, app| match read_request(&mut link) {
+        Ok(request) if request.starts_with("GET") => {
+            app.saw(&request);
+            link.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        }
+        _ => drop(link.rest()),
+    });
+    let mut h2 = node.call_h2(&node.svid("x"), HTTPS);
+    let mut fields = data::h2::head("POST", "/v1/orders/42");
+    fields.push(("content-length", "10"));
+    h2.headers(1, &fields, false);
+    h2.data(1, b"hel", false);
+    assert_eq!(h2.reply(1).status(), 408);
+    let line = node.audited_once(|line| is(line, &[("kind", "request"), ("direction", "ingress")]));
+    assert!(is(&line, &[("verdict", "deny"), ("reason", "body_timeout")]) && line["bytes_in"] == 3, "{line}");
+    assert_eq!(h2.ask(3, "GET", "/v1/orders/1").status(), 200);
+}
+
+// covers: C11d
+#[test]
 fn single_bytes_do_not_keep_a_body_alive() {
     // F-LB01
     let node = Node::with(limited("{body_timeout_ms: 3000}"));

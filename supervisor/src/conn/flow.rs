@@ -34,7 +34,7 @@ impl BodyRules {
 
     /// For a stream whose sender may be silent for as long as it likes, as a gRPC client is.
     #[must_use]
-    pub(super) fn without_time(self) -> Self {
+    pub fn without_time(self) -> Self {
         Self { progress: None, ..self }
     }
 }

@@ -5,7 +5,8 @@ use http::{HeaderValue, Method, Uri, Version, header, request};
 use nova_policy::path::CanonicalPath;
 
 use crate::audit::Record;
-use crate::conn::body::Inbound;
+use crate::conn::HttpBounds;
+use crate::conn::body::{BodyRules, Inbound};
 use crate::dial::Speaks;
 use crate::gate::{self, Limits};
 use crate::headers;
@@ -23,6 +24,15 @@ pub fn check_fields(head: &request::Parts, body: &Inbound, limits: &Limits, reco
         record.detail(refusal.as_str());
         Reason::Malformed
     })
+}
+
+/// What holds for the body of a request to somebody who speaks so. A stream of HTTP/2 may be silent where it holds no connection
+/// of its own to the other side.
+#[must_use]
+pub fn body_rules(bounds: &HttpBounds, body: &Inbound, speaks: Speaks) -> BodyRules {
+    let rules = bounds.requests.clone();
+    let shares = speaks == Speaks::Http2 && matches!(body, Inbound::Http2(_));
+    if shares { rules.without_time() } else { rules }
 }
 
 /// RFC 6455 section 4.1. Everything else that `Upgrade` may name is ignored, as RFC 9110 section 7.8 lets a server do: clients

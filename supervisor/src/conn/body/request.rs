@@ -162,10 +162,9 @@ impl RequestBody {
         (Self { inner, meter: Rc::clone(&meter), flow: Flow::default() }, meter)
     }
 
-    /// The same, under rules. A stream of HTTP/2 may be silent: it holds no connection of its own.
+    /// The same, under rules.
     #[must_use]
     pub fn under(self, rules: BodyRules) -> Self {
-        let rules = if matches!(self.inner, Inbound::Http2(_)) { rules.without_time() } else { rules };
         Self { flow: Flow::under(Some(rules)), ..self }
     }
 }

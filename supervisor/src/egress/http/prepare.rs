@@ -17,7 +17,7 @@ use crate::decide::Permit;
 use crate::dial::Speaks;
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
-use crate::serve::{Call, Ready, asks_for_websocket, check_fields, readdress};
+use crate::serve::{Call, Ready, asks_for_websocket, body_rules, check_fields, readdress};
 
 impl Connection {
     /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
@@ -53,8 +53,9 @@ impl Connection {
         }
         let speaks = speaks(&permit, head.version);
         finish(&mut head, &authority, &path, speaks)?;
+        let rules = body_rules(&self.bounds, &body, speaks);
         let (body, meter) = RequestBody::new(body);
-        let body = body.under(self.bounds.requests.clone());
+        let body = body.under(rules);
         let key = self.pool_key(&permit, speaks);
         let pool = self.guest.egress.dialer.pools().get(&key, speaks, self.bounds.answer_gate);
         let forward = Forward { request: Request::from_parts(head, body), meter, pool, in_flight: call.in_flight() };

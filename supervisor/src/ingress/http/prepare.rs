@@ -16,7 +16,7 @@ use crate::decide::Permit;
 use crate::dial::Speaks;
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
-use crate::serve::{Call, Ready, asks_for_websocket, check_fields, readdress};
+use crate::serve::{Call, Ready, asks_for_websocket, body_rules, check_fields, readdress};
 
 /// An authority as it came, what it means, and how it is passed on.
 #[derive(Clone)]
@@ -72,8 +72,9 @@ impl Connection<'_> {
         head.headers.insert(headers::XFF, self.source.clone());
         join_cookies(&mut head.headers);
         readdress(&mut head, Scheme::HTTP, canonical, &path, self.speaks)?;
+        let rules = body_rules(&self.bounds, &body, self.speaks);
         let (body, meter) = RequestBody::new(body);
-        let body = body.under(self.bounds.requests.clone());
+        let body = body.under(rules);
         let request = Request::from_parts(head, body);
         let forward = Forward { request, meter, pool: Rc::clone(&self.pool), in_flight: call.in_flight() };
         Ok((permit, forward))
