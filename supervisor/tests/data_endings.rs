@@ -5,7 +5,7 @@ mod data;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use data::{A, HTTPS, Node, Plan, Upstream, X, is, read_answer, read_head, read_request, until};
+use data::{A, HTTPS, Node, Plan, RULES, Upstream, X, is, read_answer, read_head, read_request, until};
 
 // covers: C11f
 #[test]
@@ -113,4 +113,60 @@ fn a_request_is_recorded_with_the_port_that_was_called_whatever_it_names() {
     for line in lines {
         assert!(is(&line, &[("dest_host", "service-a.t.nova")]) && line["dest_port"] == HTTPS, "{line}");
     }
+}
+
+/// Each test's app takes requests and never answers them.
+fn silent_app(node: &Node) {
+    node.guest(A).serve(|mut link, app| {
+        while let Ok(head) = read_head(&mut link) {
+            app.saw(&head);
+        }
+    });
+}
+
+fn ends_with(node: &Node, path: &str, close: &str) {
+    let line = node.audited_once(|line| is(line, &[("kind", "request"), ("path", path)]));
+    assert!(is(&line, &[("close", close), ("verdict", "allow")]), "{line}");
+}
+
+// covers: C11i
+#[test]
+fn a_call_that_is_cut_before_its_answer_says_what_cut_it() {
+    let node = Node::start();
+    silent_app(&node);
+    let x = node.svid("x");
+    let waits = |count: usize| until("the app has it", || node.guest(A).app.seen().len() == count);
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    // The caller goes away.
+    let mut gone = node.call(Some(&x), HTTPS).expect("connected");
+    gone.send(get("/v1/orders/gone"));
+    let mut h2_gone = node.call_h2(&x, HTTPS);
+    h2_gone.request(1, "GET", "/v1/orders/h2-gone");
+    let mut h2_reset = node.call_h2(&x, HTTPS);
+    h2_reset.request(1, "GET", "/v1/orders/h2-reset");
+    waits(3);
+    h2_reset.reset(1, data::h2::CANCEL);
+    drop((gone, h2_gone));
+    for path in ["gone", "h2-gone", "h2-reset"] {
+        ends_with(&node, &format!("/v1/orders/{path}"), "aborted");
+    }
+    // The policy takes the call away.
+    let mut revoked = node.call(Some(&x), HTTPS).expect("connected");
+    revoked.send(get("/v1/orders/revoked"));
+    let mut h2_revoked = node.call_h2(&x, HTTPS);
+    h2_revoked.request(1, "GET", "/v1/orders/h2-revoked");
+    waits(5);
+    node.publish(&RULES.replace("'/v1/orders/**'", "'/v1/orders/drained', '/v1/orders/h2-drained'"));
+    ends_with(&node, "/v1/orders/revoked", "policy_revoked");
+    ends_with(&node, "/v1/orders/h2-revoked", "policy_revoked");
+    // The endpoint does not wait for it any longer.
+    let mut drained = node.call(Some(&x), HTTPS).expect("connected");
+    drained.send(get("/v1/orders/drained"));
+    let mut h2_drained = node.call_h2(&x, HTTPS);
+    h2_drained.request(1, "GET", "/v1/orders/h2-drained");
+    waits(7);
+    node.edit_endpoint("service-a", "drain_timeout_ms: 8000", "drain_timeout_ms: 500");
+    node.edit_endpoint("service-a", "state: ready", "state: draining");
+    ends_with(&node, "/v1/orders/drained", "draining");
+    ends_with(&node, "/v1/orders/h2-drained", "draining");
 }

@@ -105,6 +105,18 @@ impl Exchanged {
     }
 }
 
+/// Holds while there is no answer. Whoever cuts the exchange or goes away drops the future that waits, and its record says so.
+struct Waiting<'a> {
+    record: &'a mut Record,
+    in_flight: &'a InFlight,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.record.close(self.in_flight.cut_by().unwrap_or(Reason::Aborted));
+    }
+}
+
 async fn exchange(
     forward: Forward,
     mut record: Record,
@@ -113,12 +125,13 @@ async fn exchange(
 ) -> Result<(Response<Incoming>, Exchanged), (Record, Reason)> {
     let Forward { request, meter, pool, in_flight } = forward;
     in_flight.start();
-    // Holds if the caller goes away while it waits: this future is dropped then.
-    record.close(Reason::Aborted);
-    match answered(request, &meter, &pool, &mut record, open)
-        .await
-        .and_then(|(response, upstream)| Ok((checked(response, wants, pool.limits(), &mut record)?, upstream)))
-    {
+    let answered = {
+        let waiting = Waiting { record: &mut record, in_flight: &in_flight };
+        answered(request, &meter, &pool, waiting.record, open).await
+    };
+    let checked =
+        answered.and_then(|(response, upstream)| Ok((checked(response, wants, pool.limits(), &mut record)?, upstream)));
+    match checked {
         Ok((response, upstream)) => Ok((response, Exchanged { upstream, meter, record, pool, in_flight })),
         Err(reason) => {
             // Its body was given up here, so whatever the other side made of that is not its fault.

@@ -31,7 +31,7 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
             .with_upgrades();
         let mut serving = std::pin::pin!(serving);
         let mut done = Reason::Done;
-        let close = loop {
+        let (close, cut_by) = loop {
             tokio::select! {
                 biased;
                 event = cut.next() => match event {
@@ -46,16 +46,19 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
                         done = Reason::MaxLifetime;
                         serving.as_mut().graceful_shutdown();
                     }
-                    Event::PeerEnded(reason) => break reason,
-                    Event::Closed => break Reason::Draining,
+                    Event::PeerEnded(reason) => break (reason, reason),
+                    Event::Closed => break (Reason::Draining, Reason::Draining),
                     Event::PolicyChanged if side.may_go_on() && still_allows(side, &call) => {}
-                    Event::PolicyChanged => break Reason::PolicyRevoked,
+                    Event::PolicyChanged => break (Reason::PolicyRevoked, Reason::PolicyRevoked),
                 },
-                served = serving.as_mut() => break if served.is_ok() { done } else { Reason::Reset },
+                // What the caller leaves open then is its own doing, whatever was meant to end.
+                served = serving.as_mut() => {
+                    break if served.is_ok() { (done, Reason::Done) } else { (Reason::Reset, Reason::Reset) };
+                }
             }
         };
         // Before the bodies are dropped: their records say why they were cut.
-        call.in_flight.cut(close);
+        call.in_flight.cut(cut_by);
         close
     };
     let close = match call.switched.take() {

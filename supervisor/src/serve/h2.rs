@@ -53,6 +53,8 @@ struct Streams<'a, S> {
     calls: HashMap<u32, Rc<Call>>,
     idle: Pin<Box<Sleep>>,
     is_leaving: bool,
+    /// The caller has ended the connection.
+    has_left: bool,
     /// How the connection ends when nothing goes wrong any more.
     done: Reason,
 }
@@ -77,6 +79,7 @@ pub(super) async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> E
         calls: HashMap::new(),
         idle: Box::pin(sleep(side.bounds().idle)),
         is_leaving: false,
+        has_left: false,
         done: Reason::Done,
     };
     let end = streams.run(&mut cut).await;
@@ -123,7 +126,10 @@ impl<'a, S: Side> Streams<'a, S> {
                 accepted = self.frames.accept() => match accepted {
                     Some(Ok(incoming)) => self.start(incoming),
                     Some(Err(error)) => return ended_by(&error),
-                    None => return End::with(self.done),
+                    None => {
+                        self.has_left = true;
+                        return End::with(self.done);
+                    }
                 },
                 () = self.idle.as_mut(), if self.open.is_empty() => {
                     if self.is_leaving {
@@ -176,9 +182,10 @@ impl<'a, S: Side> Streams<'a, S> {
     /// Says goodbye. Streams that are still open end with the connection, not one by one: a caller takes that as a server
     /// that went away, and tries again elsewhere.
     async fn end(mut self, end: &End) {
+        let cut_by = if self.has_left { Reason::Done } else { end.close };
         for call in self.calls.values() {
             // Before the bodies are dropped: their records say why they were cut.
-            call.in_flight.cut(end.close);
+            call.in_flight.cut(cut_by);
         }
         let flooded = self.flooded.get().is_some();
         self.frames.abrupt_shutdown(if flooded { Code::ENHANCE_YOUR_CALM } else { Code::NO_ERROR });

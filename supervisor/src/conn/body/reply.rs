@@ -57,6 +57,12 @@ impl InFlight {
     pub fn is_cut(&self) -> bool {
         self.cut.get().is_some()
     }
+
+    /// What cut it, if that was not the end of its own connection.
+    #[must_use]
+    pub fn cut_by(&self) -> Option<Reason> {
+        self.cut.get().filter(|cut| !matches!(cut, Reason::Done | Reason::Reset))
+    }
 }
 
 /// What happens to the upstream connection when an answer has ended well; dropping it unused closes the connection.
