@@ -54,6 +54,9 @@ pub struct GatedIo<S> {
     closing: Option<Closing>,
     /// The server takes no more bytes.
     is_deaf: bool,
+    /// An answer is under way that ends only with the connection.
+    is_open_ended: bool,
+    mark_open_ended: Option<fn(&S, bool)>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
@@ -65,6 +68,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
     /// Around a stream that a client opened.
     pub fn client(inner: S, limits: Limits) -> Self {
         Self::new(inner, Role::Client, limits)
+    }
+
+    /// While an answer is under way that ends only with the connection, the end of the stream by itself makes it whole.
+    /// `mark` is called when such an answer begins, and with `false` once all of it is written: what ends the stream between
+    /// the two must not look like an end in good order.
+    #[must_use]
+    pub fn marking(self, mark: fn(&S, bool)) -> Self {
+        Self { mark_open_ended: Some(mark), ..self }
     }
 
     fn new(inner: S, role: Role, limits: Limits) -> Self {
@@ -86,6 +97,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             reader: None,
             closing: None,
             is_deaf: false,
+            is_open_ended: false,
+            mark_open_ended: None,
         }
     }
 

@@ -170,6 +170,14 @@ impl Prefixed {
         (self.first, self.inner)
     }
 
+    /// Whether being dropped is to look like a reset. For plain TCP only: an end of TLS in good order is said in TLS.
+    pub fn reset_if_dropped(&self, reset: bool) {
+        if let Stream::Tcp(tcp) = &self.inner {
+            // Fails only on a socket that is gone already.
+            let _ = socket2::SockRef::from(tcp).set_linger(reset.then_some(Duration::ZERO));
+        }
+    }
+
     /// As [`Stream::abort`].
     pub async fn abort(self) {
         self.inner.abort().await;

@@ -19,7 +19,7 @@ use crate::reason::Reason;
 
 /// Serves a connection of which nothing but requests of HTTP/1 is taken.
 pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
-    let io = GatedIo::server(stream, side.bounds().gate);
+    let io = GatedIo::server(stream, side.bounds().gate).marking(Prefixed::reset_if_dropped);
     let call = Call::new(side, Some(io.handle()));
     let close = {
         let service = service_fn(|request| answer(side, &call, request));

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::data::{A, HTTPS, Link, Plan, RULES, read_request, until};
+use crate::data::{A, HTTPS, Link, Plan, RULES, dial, read_request, until};
 use crate::support::{ORDER, Stand, rest};
 
 /// What the app does after its bytes.
@@ -219,6 +219,45 @@ fn an_old_client_sees_from_the_end_of_the_connection_that_an_answer_broke_off() 
         let end = tls.read_to_end(&mut all);
         assert!(end.is_err(), "{cut:?}: {:?}", String::from_utf8_lossy(&all));
     }
+}
+
+// covers: C14.29
+#[test]
+fn an_old_client_without_tls_sees_a_reset_where_an_answer_broke_off_and_an_end_where_it_is_whole() {
+    let stand = Stand::with(with_plain_port());
+    let ask = || {
+        let mut tcp = old_caller(&stand, 99);
+        let mut all = Vec::new();
+        let end = tcp.read_to_end(&mut all).map_err(|error| error.kind());
+        (end.map(|_| ()), String::from_utf8_lossy(&all).into_owned())
+    };
+    for cut in [Then::Cut, Then::Close] {
+        serve_once(&stand, CHUNKED, cut);
+        let (end, all) = ask();
+        assert_eq!(end, Err(std::io::ErrorKind::ConnectionReset), "{cut:?}: {all:?}");
+    }
+    serve_once(&stand, &format!("{CHUNKED}0\r\n\r\n"), Then::Close);
+    let (end, all) = ask();
+    assert!(end.is_ok() && all.ends_with("\r\n\r\nbegin"), "{end:?} {all:?}");
+    // The same when the supervisor cuts it. Another address has its own connections to the app.
+    serve_once(&stand, CHUNKED, Then::Stay);
+    let mut tcp = old_caller(&stand, 98);
+    let mut begun = Vec::new();
+    while !begun.ends_with(b"begin") {
+        let mut byte = [0];
+        tcp.read_exact(&mut byte).expect("the begin of an answer");
+        begun.extend(byte);
+    }
+    stand.node.publish(RULES);
+    let end = tcp.read(&mut [0; 8]).map_err(|error| error.kind());
+    assert_eq!(end, Err(std::io::ErrorKind::ConnectionReset));
+}
+
+/// Asks in HTTP/1.0 where there is no TLS.
+fn old_caller(stand: &Stand, from: u8) -> std::net::TcpStream {
+    let mut tcp = dial(&stand.node.ip(from), &format!("{}:8080", stand.node.ip(21))).expect("connected");
+    tcp.write_all(ORDER.replace("HTTP/1.1", "HTTP/1.0").as_bytes()).expect("sent");
+    tcp
 }
 
 // covers: C14.21

@@ -47,7 +47,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
             }
         }
         self.note(0);
+        if self.role == Role::Server {
+            self.set_open_ended(self.exchange.answer_gate().is_to_close());
+        }
         Ok(used)
+    }
+
+    fn set_open_ended(&mut self, is_open_ended: bool) {
+        if self.is_open_ended != is_open_ended {
+            self.is_open_ended = is_open_ended;
+            if let Some(mark) = self.mark_open_ended {
+                mark(&self.inner, is_open_ended);
+            }
+        }
     }
 
     /// Takes `len` bytes that could not be written as written, unless that is an error.
@@ -127,6 +139,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GatedIo<S> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        // Whoever serves shuts down after a whole answer only; a broken one is dropped.
+        this.set_open_ended(false);
         if this.is_still_sent_to() && this.closing.is_none() {
             this.closing = Some(Closing::with_answer(Bytes::new()));
         }
