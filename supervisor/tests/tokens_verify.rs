@@ -4,13 +4,14 @@
 
 mod tokens_support;
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use nova_policy::input::Token;
 use nova_supervisor::config::{KeySource, TokenConfig};
 use nova_supervisor::net::guard::AddressGuard;
-use nova_supervisor::tokens::{Fault, Issuers};
+use nova_supervisor::tokens::{Fault, Issuers, Timing};
 use serde_json::{Value, json};
 use tokens_support::{ISSUER, Key, SERVICE_A, compact, now, service_a, sign};
 
@@ -249,17 +250,22 @@ fn a_good_token_is_its_issuer_its_subject_and_the_claims_that_are_asked_for() {
 const DOMAIN: &str = "nova.test";
 const X: &str = "spiffe://nova.test/t/t/w/x";
 
+/// A SPIFFE bundle.
+fn spiffe_bundle(keys: &[(&Key, &str)]) -> String {
+    let of = |(key, usage): &(&Key, &str)| {
+        let mut jwk = key.jwk();
+        jwk["use"] = (*usage).into();
+        jwk
+    };
+    json!({"spiffe_sequence": 1, "keys": keys.iter().map(of).collect::<Vec<_>>()}).to_string()
+}
+
 /// Our own trust domain's SPIFFE bundle, with a key for each purpose.
 fn svids() -> (Issuers, Key, Key) {
     let (jwt, x509) = (Key::ec("jwt"), Key::ec("x509"));
     let dir = tempfile::tempdir().expect("a folder");
-    let of = |key: &Key, usage: &str| {
-        let mut jwk = key.jwk();
-        jwk["use"] = usage.into();
-        jwk
-    };
-    let bundle = json!({"spiffe_sequence": 1, "keys": [of(&jwt, "jwt-svid"), of(&x509, "x509-svid")]});
-    std::fs::write(dir.path().join("bundle.json"), bundle.to_string()).expect("written");
+    let bundle = spiffe_bundle(&[(&jwt, "jwt-svid"), (&x509, "x509-svid")]);
+    std::fs::write(dir.path().join("bundle.json"), bundle).expect("written");
     let issuers = Issuers::default().with_svids(DOMAIN, &dir.path().join("bundle.json")).expect("keys");
     (issuers, jwt, x509)
 }
@@ -297,6 +303,42 @@ fn a_jwt_svid_of_our_trust_domain_needs_our_key_our_id_and_the_workload_as_its_a
     assert_eq!(ask(&svid(), &x509).err(), Some(Fault::UnknownKey));
     let token = ask(&svid(), &key).expect("good");
     assert_eq!((&*token.issuer, token.subject.as_deref()), ("spiffe://nova.test", Some(X)));
+}
+
+// covers: C6k
+#[test]
+fn keys_for_jwt_svids_are_read_when_their_bundle_comes_and_again_when_it_changes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (path, beside) = (dir.path().join("bundle.json"), dir.path().join("new"));
+    let put = |text: &str| {
+        std::fs::write(&beside, text).expect("written");
+        std::fs::rename(&beside, &path).expect("renamed");
+    };
+    let issuers = Arc::new(Issuers::default().with_svids(DOMAIN, &path).expect("no bundle is no fault"));
+    let warnings = || issuers.warnings(SystemTime::now());
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let timing = Timing { poll: Duration::from_millis(20), ..Timing::default() };
+    runtime.spawn(Arc::clone(&issuers).follow(timing));
+    let (first, second) = (Key::ec("first"), Key::ec("second"));
+    let fault = |key: &Key| issuers.verify(&sign(&key.header(), &svid(), key), &service_a()).err();
+    assert_eq!((fault(&first), warnings()), (Some(Fault::Issuer), vec![]), "nobody is missed");
+    put(&spiffe_bundle(&[(&first, "jwt-svid")]));
+    until("the first is known", || fault(&first).is_none());
+    put(&spiffe_bundle(&[(&second, "jwt-svid")]));
+    until("the second is known", || fault(&second).is_none());
+    assert_eq!(fault(&first), Some(Fault::UnknownKey));
+    put("no bundle");
+    until("it is told", || warnings().iter().any(|text| text.contains("the old ones are still used")));
+    assert_eq!(fault(&second), None);
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(std::time::Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// As the fuzz target `token`, with changes that keep most of a good token.

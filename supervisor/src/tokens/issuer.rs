@@ -101,8 +101,15 @@ impl Issuer {
             problem: ArcSwapOption::empty(),
             wanted: Notify::new(),
         };
-        issuer.read_file()?;
+        if bundle.exists() {
+            issuer.read_file()?;
+        }
         Ok(issuer)
+    }
+
+    /// Whether there were keys at any time. A trust domain need not have any for tokens.
+    pub(super) fn has_been_read(&self) -> bool {
+        self.known.load().since.is_some()
     }
 
     /// Whether a token about `subject` can be one of our own trust domain.
@@ -148,6 +155,10 @@ impl Issuer {
     pub(super) fn warning(&self, now: SystemTime) -> Option<String> {
         let known = self.known.load();
         let problem = self.problem.load();
+        // Nobody has to have a bundle with keys for tokens.
+        if self.audiences.is_none() && known.since.is_none() && problem.is_none() {
+            return None;
+        }
         let effect = match known.since {
             None => "its tokens are refused",
             Some(_) if self.is_too_old(&known, now) => "the old ones are too old, and its tokens are refused",

@@ -46,13 +46,12 @@ impl Issuers {
         Ok(Self { configured: configs.iter().map(open).collect::<Result<_, _>>()?, own: None })
     }
 
-    /// The same with JWT-SVIDs of `trust_domain`, whose keys are in the SPIFFE bundle at `bundle`.
+    /// The same with JWT-SVIDs of `trust_domain`, whose keys are in the SPIFFE bundle at `bundle` once there is one.
     ///
     /// # Errors
     /// When that file is there and cannot be used.
     pub fn with_svids(self, trust_domain: &str, bundle: &std::path::Path) -> Result<Self, KeyError> {
-        let own = bundle.exists().then(|| Issuer::of_svids(trust_domain, bundle)).transpose()?;
-        Ok(Self { own: own.map(Arc::new), ..self })
+        Ok(Self { own: Some(Arc::new(Issuer::of_svids(trust_domain, bundle)?)), ..self })
     }
 
     /// Keeps every issuer's keys fresh, for ever.
@@ -85,7 +84,7 @@ impl Issuers {
 
     fn issuer(&self, peeked: &Peeked) -> Result<&Issuer, Fault> {
         let named = self.configured.iter().find(|issuer| peeked.issuer.as_deref() == Some(&*issuer.name));
-        let own = || self.own.as_ref().filter(|own| own.vouches_for(peeked.subject.as_deref()));
+        let own = || self.own.as_ref().filter(|own| own.has_been_read() && own.vouches_for(peeked.subject.as_deref()));
         named.or_else(own).map(Arc::as_ref).ok_or(Fault::Issuer)
     }
 }

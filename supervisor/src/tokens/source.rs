@@ -94,7 +94,8 @@ impl Issuer {
     }
 
     async fn follow_file(&self, path: &Path, purpose: Purpose, timing: Timing) {
-        let mut seen = files::fingerprint(path);
+        // What came between the first look and now is new as well.
+        let mut seen = None;
         loop {
             tokio::time::sleep(timing.poll).await;
             let now = files::fingerprint(path);
