@@ -117,6 +117,34 @@ fn a_bad_token_is_answered_401_even_where_the_address_alone_would_do() {
     assert_eq!(ask(&node, MIXED, "GET", None).status, 200, "the address alone does, without a token");
 }
 
+// covers: C6j
+#[test]
+fn the_line_of_a_call_with_a_token_names_its_subject_and_issuer_whether_it_is_let_in_or_not() {
+    let node = start();
+    let named = |sub: Value| token(|claims| claims["sub"] = sub);
+    let long = format!("token:{}...", "x".repeat(256));
+    for (subject, status, peer) in [
+        (json!("alice"), 200, "token:alice"),
+        (json!("eve\n\u{202e}\""), 403, "token:eve\\u{a}\\u{202e}\""),
+        (json!("x".repeat(2000)), 403, &long),
+        (Value::Null, 403, "token:"),
+    ] {
+        let mut tls = node.call(None, EDGE).expect("connected");
+        let answer = tls.ask(request("GET", Some(&named(subject))));
+        assert_eq!(answer.status, status, "{peer}");
+        let line = match status {
+            200 => node.audited_once(|line| is(line, &[("kind", "request"), ("rule", "alice")])),
+            _ => line_of(&node, &answer),
+        };
+        assert!(is(&line, &[("peer", peer), ("peer_ca", ISSUER)]), "{line}");
+    }
+    // What is not verified is nobody's.
+    let mallory = Key::ec("k1");
+    let forged = sign(&mallory.header(), &json!({"iss": ISSUER, "sub": "alice", "aud": "orders"}), &mallory);
+    let line = line_of(&node, &ask(&node, EDGE, "GET", Some(&forged)));
+    assert!(line["peer"].is_null() && line["peer_ca"].is_null(), "{line}");
+}
+
 // covers: C6c (T30)
 #[test]
 fn two_authorization_fields_are_refused_whichever_of_them_is_good() {

@@ -76,9 +76,9 @@ pub struct Line {
     pub phase: &'static str,
     /// The endpoint whose supervisor this is.
     pub endpoint: Arc<EndpointSpec>,
-    /// The other side's SPIFFE ID.
+    /// The other side: its SPIFFE ID, a name of its certificate, or the subject of its token.
     pub peer: String,
-    /// External CA that vouches for the peer.
+    /// External CA, or issuer of the token, that vouches for the peer.
     pub peer_ca: String,
     /// Address the call came from.
     pub src: Option<SocketAddr>,

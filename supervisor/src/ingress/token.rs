@@ -74,6 +74,8 @@ impl Bearer {
             Ok(None) => return without(ingress.decider.decide(input, record), record),
             Ok(Some(token)) => self.verify(&token).map_err(|fault| refuse(record, fault))?,
         };
+        let (peer, issuer) = verified.label();
+        record.peer(&peer, Some(&issuer));
         let asked = rules.jwt.get(verified.issuer()).into_iter().flatten();
         let claims = asked.filter_map(|rule| rule.jwt.as_ref()).flat_map(|jwt| jwt.claims.keys());
         let input = input.with_token(verified.token(claims.map(String::as_str)));

@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use super::keys::{KeyError, KeySet};
+use super::label::shown;
 use super::source::Source;
 use super::{Fault, Peeked};
 use crate::config::TokenConfig;
@@ -221,6 +222,12 @@ impl Verified {
         let claim = |name: &'a str| Some((Arc::from(name), values(name, self.claims.get(name)?)));
         let claims = wanted.filter_map(claim).filter(|(_, values)| !values.is_empty()).collect();
         Arc::new(Token { issuer: Arc::clone(&self.issuer), subject: self.subject.clone(), claims })
+    }
+
+    /// What records call whoever it names, and its issuer.
+    #[must_use]
+    pub fn label(&self) -> (String, String) {
+        (format!("token:{}", shown(self.subject.as_deref().unwrap_or_default())), shown(&self.issuer))
     }
 
     /// Who issued it.

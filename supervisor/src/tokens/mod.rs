@@ -11,6 +11,7 @@
 mod fault;
 mod issuer;
 mod keys;
+mod label;
 mod peek;
 mod source;
 
