@@ -50,7 +50,7 @@ pub struct Names {
     pub dns: Vec<Host>,
     /// The common name, if the subject has exactly one.
     pub cn: Option<String>,
-    /// The subject as RFC 4514 writes it; `None` when it has parts that are no plain text.
+    /// The subject as RFC 4514 writes it, in ASCII; `None` when it is too long.
     pub subject: Option<String>,
 }
 
