@@ -181,6 +181,51 @@ async fn a_list_that_another_key_signed_vouches_for_nobody() {
     assert_eq!(ask(&own, bundles, own.issue(X)).await, Err(HandshakeFailure::RevocationUnknown));
 }
 
+// covers: C2h
+#[tokio::test]
+async fn two_cas_of_one_name_have_a_list_each_and_both_count() {
+    // Our own CA of last year and that of today, and a partner that calls itself the same.
+    let (own, partner) = (Ca::new("ca"), Ca::new("ca"));
+    for turned in [false, true] {
+        let (bad, good) = (own.issue(X), own.issue(X));
+        let (bad_partner, good_partner) = (partner.issue(PARTNER), partner.issue(PARTNER));
+        let mut lists = [own.crl(&[&bad], soon()), partner.crl(&[&bad_partner], soon())];
+        if turned {
+            lists.reverse();
+        }
+        let bundles = || with_crls(&own, &partner, &lists, DAY);
+        assert_eq!(ask(&own, bundles(), bad).await, Err(HandshakeFailure::PeerRevoked));
+        assert_eq!(ask(&own, bundles(), bad_partner).await, Err(HandshakeFailure::PeerRevoked));
+        assert!(ask(&own, bundles(), good).await.is_ok());
+        assert!(ask(&own, bundles(), good_partner).await.is_ok());
+    }
+    // One that is over makes nobody of its own CA's peers, and of them alone.
+    let over = SystemTime::now() - Duration::from_secs(60);
+    let lists = [own.crl(&[], over), partner.crl(&[], soon())];
+    let bundles = || with_crls(&own, &partner, &lists, Duration::from_secs(1));
+    assert_eq!(ask(&own, bundles(), own.issue(X)).await, Err(HandshakeFailure::RevocationUnknown));
+    assert!(ask(&own, bundles(), partner.issue(PARTNER)).await.is_ok());
+}
+
+// covers: C2h
+#[tokio::test]
+async fn what_any_list_of_a_ca_takes_back_is_taken_back() {
+    let (own, partner) = (Ca::new("own"), Ca::new("partner"));
+    let (first, second, good) = (own.issue(X), own.issue(X), own.issue(X));
+    let lists = [own.crl(&[&first], soon()), own.crl(&[&second], soon())];
+    let bundles = || with_crls(&own, &partner, &lists, DAY);
+    assert_eq!(ask(&own, bundles(), first).await, Err(HandshakeFailure::PeerRevoked));
+    assert_eq!(ask(&own, bundles(), second).await, Err(HandshakeFailure::PeerRevoked));
+    assert!(ask(&own, bundles(), good).await.is_ok());
+    // Each more makes every check longer, so there is an end to it.
+    let dir = tempfile::tempdir().expect("a folder");
+    for number in 0..65 {
+        std::fs::write(dir.path().join(format!("{number}.crl")), own.crl(&[], soon())).expect("written");
+    }
+    let error = Crls::read(&[dir.path()], DAY).expect_err("too many").to_string();
+    assert!(error.contains("remove those that newer ones replace"), "{error}");
+}
+
 // covers: C2d
 #[tokio::test]
 async fn an_expired_list_is_used_for_its_grace_and_then_nobody_is_believed() {

@@ -7,16 +7,29 @@ use std::time::{Duration, SystemTime};
 use rustls::pki_types::CertificateRevocationListDer;
 use rustls::pki_types::pem::PemObject;
 use webpki::{CertRevocationList, OwnedCertRevocationList};
+use x509_parser::asn1_rs::{Oid, oid};
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
 use super::IdentityError;
 use super::disk::{Access, name, read};
 use super::leaf::system_time;
 
+/// Ways to take one list of each scope: so often a chain may have to be looked at.
+const MAX_CHOICES: usize = 64;
+/// issuingDistributionPoint: which of its CA's certificates a list is about.
+const DISTRIBUTION_POINT: Oid<'static> = oid!(2.5.29.28);
+
 /// All lists in force. Immutable: a change makes a new value.
 #[derive(Default)]
 pub struct Crls {
-    lists: Vec<Crl>,
+    /// Those of one scope together: by their names, no one can say which of them is about a certificate.
+    scopes: Vec<Vec<Crl>>,
+    grace: Duration,
+}
+
+/// One list of each scope.
+pub(super) struct Choice<'a> {
+    lists: Vec<&'a Crl>,
     grace: Duration,
 }
 
@@ -24,6 +37,8 @@ struct Crl {
     list: CertRevocationList<'static>,
     /// Raw, as in the certificates that it is about.
     issuer: Vec<u8>,
+    /// Raw; empty: all certificates of its issuer.
+    part: Vec<u8>,
     next_update: SystemTime,
     what: String,
     digest: String,
@@ -34,18 +49,73 @@ impl Crls {
     /// another `grace`; then nobody whom it could be about is believed.
     ///
     /// # Errors
-    /// The first file that is no list. An old set stays better in force than a part of a new one.
+    /// The first file that is no list; too many lists of one name. An old set stays better in force than a part of a new one.
     pub fn read(paths: &[impl AsRef<Path>], grace: Duration) -> Result<Self, IdentityError> {
-        let mut lists = Vec::new();
+        let mut crls = Self { scopes: Vec::new(), grace };
         for path in paths {
             for file in files(path.as_ref())? {
                 let what = name(&file);
-                lists.extend(parse(&what, &read(&file, Access::Public)?)?);
+                parse(&what, &read(&file, Access::Public)?)?.into_iter().for_each(|crl| crls.add(crl));
             }
         }
-        Ok(Self { lists, grace })
+        if crls.choices().nth(MAX_CHOICES).is_some() {
+            let problem = "too many lists of CAs with the same names; remove those that newer ones replace".to_owned();
+            return Err(IdentityError::Crl { what: "revocation lists".to_owned(), problem });
+        }
+        Ok(crls)
     }
 
+    fn add(&mut self, crl: Crl) {
+        let is_same = |scope: &&mut Vec<Crl>| scope.iter().any(|one| one.issuer == crl.issuer && one.part == crl.part);
+        match self.scopes.iter_mut().find(is_same) {
+            Some(scope) => scope.push(crl),
+            None => self.scopes.push(vec![crl]),
+        }
+    }
+
+    /// The chain check looks at the first list alone that a certificate's issuer has by its name. Two CAs may have one name, and one
+    /// CA may have two lists: then the check is made with each of them, and there is a choice for each. At least one choice.
+    pub(super) fn choices(&self) -> impl Iterator<Item = Choice<'_>> {
+        let count = self.scopes.iter().fold(1usize, |count, scope| count.saturating_mul(scope.len()));
+        (0..count).map(move |mut number| {
+            let pick = |scope: &Vec<Crl>| {
+                let at = number % scope.len();
+                number /= scope.len();
+                at
+            };
+            let picked: Vec<usize> = self.scopes.iter().map(pick).collect();
+            let lists = self.scopes.iter().zip(picked).filter_map(|(scope, at)| scope.get(at)).collect();
+            Choice { lists, grace: self.grace }
+        })
+    }
+
+    /// What an operator should know of them.
+    #[must_use]
+    pub fn warnings(&self, now: SystemTime) -> Vec<String> {
+        let old = self.scopes.iter().flatten().filter(|crl| crl.next_update <= now);
+        old.map(|crl| {
+            let refused = crl.next_update + self.grace <= now;
+            let effect = if refused { "peers of its CA are refused" } else { "it is still used, and not for long" };
+            format!("{}: the revocation list has expired, {effect}; publish a fresh one", crl.what)
+        })
+        .collect()
+    }
+
+    /// Whether both hold the same lists.
+    #[must_use]
+    pub fn same_as(&self, other: &Self) -> bool {
+        let digests = |crls: &Self| crls.scopes.iter().flatten().map(|crl| crl.digest.clone()).collect::<Vec<_>>();
+        self.grace == other.grace && digests(self) == digests(other)
+    }
+}
+
+impl fmt::Debug for Crls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.scopes.iter().flatten().map(|crl| &crl.what)).finish()
+    }
+}
+
+impl Choice<'_> {
     /// The form that the chain check takes.
     pub(super) fn lists(&self) -> Vec<&CertRevocationList<'static>> {
         self.lists.iter().map(|crl| &crl.list).collect()
@@ -58,31 +128,6 @@ impl Crls {
     /// Whether certificates of `issuer` (raw) can no longer be judged: the list about them is too old.
     pub(super) fn is_overdue_for(&self, issuer: &[u8], now: SystemTime) -> bool {
         self.lists.iter().any(|crl| crl.issuer == issuer && crl.next_update + self.grace <= now)
-    }
-
-    /// What an operator should know of them.
-    #[must_use]
-    pub fn warnings(&self, now: SystemTime) -> Vec<String> {
-        let old = self.lists.iter().filter(|crl| crl.next_update <= now);
-        old.map(|crl| {
-            let refused = crl.next_update + self.grace <= now;
-            let effect = if refused { "peers of its CA are refused" } else { "it is still used, and not for long" };
-            format!("{}: the revocation list has expired, {effect}; publish a fresh one", crl.what)
-        })
-        .collect()
-    }
-
-    /// Whether both hold the same lists.
-    #[must_use]
-    pub fn same_as(&self, other: &Self) -> bool {
-        let digests = |crls: &Self| crls.lists.iter().map(|crl| crl.digest.clone()).collect::<Vec<_>>();
-        self.grace == other.grace && digests(self) == digests(other)
-    }
-}
-
-impl fmt::Debug for Crls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.lists.iter().map(|crl| &crl.what)).finish()
     }
 }
 
@@ -121,10 +166,12 @@ fn parse(what: &str, bytes: &[u8]) -> Result<Vec<Crl>, IdentityError> {
 fn one(what: &str, der: &[u8]) -> Result<Crl, String> {
     let list = OwnedCertRevocationList::from_der(der).map_err(|error| error.to_string())?;
     let (_, parsed) = CertificateRevocationList::from_der(der).map_err(|_| "it is not well-formed".to_owned())?;
+    let part = parsed.extensions().iter().find(|extension| extension.oid == DISTRIBUTION_POINT);
     let next_update = parsed.next_update().ok_or("it says no nextUpdate")?;
     Ok(Crl {
         list: list.into(),
         issuer: parsed.issuer().as_raw().to_vec(),
+        part: part.map(|extension| extension.value.to_vec()).unwrap_or_default(),
         next_update: system_time(next_update),
         what: what.to_owned(),
         digest: hex::encode(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, der)),

@@ -16,7 +16,7 @@ use nova_proto::ids::SpiffeId;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use webpki::{EndEntityCert, KeyUsage, RevocationOptionsBuilder, UnknownStatusPolicy, VerifiedPath};
 
-use super::crl::Crls;
+use super::crl::{Choice, Crls};
 use super::leaf::{Leaf, LeafError, Names, parse_certificate};
 use super::trust::{RootSet, TrustBundles};
 
@@ -160,17 +160,33 @@ struct Chain<'a> {
 }
 
 impl Chain<'_> {
+    /// With each choice of lists: what one of them says of the chain is said, and one of them must be its own CA's.
     fn verify(&self, roots: &RootSet) -> Result<(), webpki::Error> {
+        let mut outcome = None;
+        for choice in self.crls.choices() {
+            match self.verify_with(roots, &choice) {
+                Err(error @ (webpki::Error::CertRevoked | webpki::Error::UnknownRevocationStatus)) => {
+                    return Err(error);
+                }
+                Ok(()) => outcome = Some(Ok(())),
+                Err(error) => outcome = outcome.or(Some(Err(error))),
+            }
+        }
+        // There is always a choice, if only that of no list.
+        outcome.unwrap_or(Err(webpki::Error::UnknownRevocationStatus))
+    }
+
+    fn verify_with(&self, roots: &RootSet, choice: &Choice<'_>) -> Result<(), webpki::Error> {
         let usage = match self.usage {
             Usage::Client => KeyUsage::client_auth(),
             Usage::Server => KeyUsage::server_auth(),
         };
         // Lists are kept for some CAs only, and used past their end for a while: what is too old is found in `check_path`.
-        let lists = self.crls.lists();
+        let lists = choice.lists();
         let revocation = RevocationOptionsBuilder::new(&lists)
             .ok()
             .map(|options| options.with_status_policy(UnknownStatusPolicy::Allow).build());
-        let check = |path: &VerifiedPath<'_>| check_path(path, roots, self.now, self.crls);
+        let check = |path: &VerifiedPath<'_>| check_path(path, roots, self.now, choice);
         self.leaf
             .verify_for_usage(
                 webpki::ALL_VERIFICATION_ALGS,
@@ -251,7 +267,7 @@ fn one_of<'b>(
 }
 
 /// What webpki does not check: the validity of the root itself, keyCertSign of the CAs between, and lists that are too old.
-fn check_path(path: &VerifiedPath<'_>, roots: &RootSet, now: UnixTime, crls: &Crls) -> Result<(), webpki::Error> {
+fn check_path(path: &VerifiedPath<'_>, roots: &RootSet, now: UnixTime, crls: &Choice<'_>) -> Result<(), webpki::Error> {
     roots.check_validity(path.anchor(), now)?;
     let time = UNIX_EPOCH + Duration::from_secs(now.as_secs());
     judge_issuer(&path.end_entity().der(), crls, time)?;
@@ -267,7 +283,7 @@ fn check_path(path: &VerifiedPath<'_>, roots: &RootSet, now: UnixTime, crls: &Cr
     Ok(())
 }
 
-fn judge_issuer(der: &CertificateDer<'_>, crls: &Crls, time: SystemTime) -> Result<(), webpki::Error> {
+fn judge_issuer(der: &CertificateDer<'_>, crls: &Choice<'_>, time: SystemTime) -> Result<(), webpki::Error> {
     if crls.is_empty() {
         return Ok(());
     }
