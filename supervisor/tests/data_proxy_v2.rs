@@ -91,6 +91,37 @@ fn a_caller_with_a_certificate_is_told_by_it_and_by_its_spiffe_id() {
     assert_eq!(hex::encode(&seen), hex::encode([wanted, forged].concat()));
 }
 
+// covers: C7d
+#[test]
+fn a_caller_that_tls_alone_wraps_is_told_by_its_addresses_and_what_was_agreed_on_and_has_no_identity() {
+    for half_close in [true, false] {
+        let plan = plan(half_close);
+        let port =
+            "      - {name: edge, port: 7444, target_port: 15432, mode: tls, protocol: tcp, proxy_protocol_v2: true}\n";
+        let raw = "      - {name: raw,";
+        let rule = "  - {id: edge, tenant: t, from: {cidr: NET.96/28}, to: {workload: service-a, port: edge}}\n";
+        let node = Node::with(Plan {
+            endpoints: plan.endpoints.replacen(raw, &format!("{port}{raw}"), 1),
+            rules: format!("{}{rule}", plan.rules),
+            ..plan
+        });
+        mirror(&node);
+        let mut ssl = vec![1, 0, 0, 0, 0];
+        ssl.extend(tlv(0x21, b"TLS 1.3"));
+        // A certificate that nobody asked for is not sent, so it is not told of either.
+        for who in [None, Some(node.svid("x"))] {
+            let mut caller = node.call(who.as_ref(), 7444).expect("connected");
+            caller.send("hello");
+            caller.close_notify();
+            let mut seen = Vec::new();
+            let _ = caller.read_to_end(&mut seen);
+            let (from, to) = (caller.tcp().local_addr().expect("bound"), caller.tcp().peer_addr().expect("connected"));
+            let wanted = header(from, to, &[tlv(0x02, b"service-a.t.nova"), tlv(0x20, &ssl)].concat());
+            assert_eq!(hex::encode(&seen), hex::encode([&wanted[..], b"hello"].concat()));
+        }
+    }
+}
+
 // covers: C7a
 #[test]
 fn an_app_that_speaks_first_has_the_header_before_the_caller_said_anything() {

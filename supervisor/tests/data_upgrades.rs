@@ -371,6 +371,32 @@ fn a_websocket_ends_with_its_callers_certificate() {
     assert!(is(&close, &[("close", "peer_expired")]), "{close}");
 }
 
+// covers: C3j
+#[test]
+fn a_certificate_that_ends_while_a_handshake_waits_for_the_app_opens_no_websocket() {
+    // The app answers within the grace, so the answer itself is still the caller's.
+    let node = with(Plan { identity: "peer_grace = \"8s\"\n".to_owned(), ..Plan::default() });
+    node.guest(A).serve(|mut link, app| {
+        let Ok(head) = read_request(&mut link) else { return };
+        app.saw(&head);
+        std::thread::sleep(Duration::from_secs(5));
+        link.send(SWITCH);
+        app.saw(&format!("then {:?}", link.rest().map(|bytes| bytes.len()).map_err(|error| error.kind())));
+    });
+    let id = nova_proto::ids::SpiffeId::new("spiffe://dev.invalid/t/t/w/x").expect("a SPIFFE ID");
+    let short = node.ca.issue(&id, "x.t.nova", Duration::from_secs(3)).expect("issued");
+    let mut tls = node.call(Some(&short), HTTPS).expect("connected");
+    tls.send(format!("{}first frame", handshake()));
+    until("the app has the handshake", || node.guest(A).app.seen().len() == 1);
+    let mut all = Vec::new();
+    let _ = tls.read_to_end(&mut all);
+    until("the app's side ends", || node.guest(A).app.seen().len() == 2);
+    assert!(!node.guest(A).app.seen()[1].contains("Ok(1"), "{:?}", node.guest(A).app.seen());
+    let line = node.audited_once(|line| is(line, &[("path", "/ws/room")]));
+    assert!(is(&line, &[("kind", "request"), ("close", "peer_expired")]), "{line}");
+    assert!(node.audit().iter().all(|line| line["kind"] != "open"));
+}
+
 // covers: C3i
 #[test]
 fn a_websocket_keeps_to_the_endpoints_bytes_per_second_and_ends_when_nobody_speaks() {
