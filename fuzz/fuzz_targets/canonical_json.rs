@@ -10,6 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let again = Json::parse(text.as_bytes());
     assert_eq!(again.as_ref(), Ok(&document));
     assert_eq!(again.map(|again| again.to_canonical()), Ok(text.clone()));
-    // What we accept, others accept too.
-    assert!(serde_json::from_str::<serde_json::Value>(&text).is_ok() || text.contains('e') || text.contains('E'));
+    // What we accept, others accept too, unless it is a number that no double can hold.
+    let elsewhere = serde_json::from_str::<serde_json::Value>(&text).map_err(|error| error.to_string());
+    assert!(elsewhere.is_ok() || elsewhere.is_err_and(|error| error.starts_with("number out of range")));
 });

@@ -4,6 +4,7 @@ mod bench;
 mod coverage;
 mod demo;
 mod deny;
+mod fuzz;
 mod go_tool;
 mod opa;
 mod policy_wasm;
@@ -33,6 +34,8 @@ enum Command {
     Coverage(coverage::Args),
     /// Measure against peers and write docs/benchmarks.md
     Bench(bench::Args),
+    /// Run the fuzz targets for a while each, on the stable compiler
+    Fuzz(fuzz::Args),
     /// Install what demo, tests and benches need, and say what
     Setup(setup::Args),
     /// Compile the policy's Rego to WebAssembly with real OPA; the result is committed
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Command::Test(args) => test::run(&args),
         Command::Coverage(args) => coverage::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
         Command::Setup(args) => setup::run(&args),
         Command::PolicyWasm(args) => policy_wasm::run(&args),
         Command::Deny => deny::run(),
