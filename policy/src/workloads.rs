@@ -212,6 +212,8 @@ pub struct Limits {
     pub bytes_per_second: Option<u64>,
     /// New connections per second.
     pub connections_per_second: Option<u32>,
+    /// Names asked of DNS servers a second.
+    pub lookups_per_second: Option<u32>,
     /// Longest head of a request.
     pub max_header_bytes: Option<u32>,
     /// For a head to come whole.

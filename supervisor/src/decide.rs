@@ -4,13 +4,14 @@
 mod memory;
 
 use std::cell::RefCell;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use nova_policy::data::EgressTarget;
 use nova_policy::decision::{Decision, DecisionReason};
 use nova_policy::engine::{Evaluator, Policy};
 use nova_policy::host::Host;
-use nova_policy::input::Input;
+use nova_policy::input::{Direction, Input};
 
 use crate::audit::{AuditSink, Record, Verdict};
 use crate::conn::{Cut, Event};
@@ -20,6 +21,8 @@ use memory::Memory;
 
 /// A credential was to go to a host that its declaration does not list.
 const WRONG_HOST: &str = "credential_host";
+/// The app dials an address that no rule with `cidr` covers: most likely it resolved an allowed name by itself.
+const ADDRESS_WITHOUT_RULE: &str = "ip_target_no_cidr_rule";
 
 /// Permission for exactly what its input says, on the bundle that decided it.
 #[must_use = "a permit that opens nothing was asked for in vain"]
@@ -93,6 +96,9 @@ impl Decider {
             (true, true) => Verdict::WouldDeny,
             (true, false) => Verdict::Allow,
         };
+        if input.direction() == Direction::Egress {
+            record.detail(hint_of(&input, reason));
+        }
         record.verdict(verdict, reason, &decision.rule_id, &decision.credential);
         if !credential_may_go(&policy, &input, &decision) {
             record.deny(Reason::CredentialUnavailable);
@@ -135,6 +141,12 @@ impl Decider {
     fn evaluate(&self, policy: &Policy, input: &Input) -> Decision {
         self.engine.borrow_mut().decide(policy, input)
     }
+}
+
+/// What helps an operator to see why; the caller is not told.
+fn hint_of(input: &Input, reason: Reason) -> &'static str {
+    let is_address = || input.dest_host().is_some_and(|host| host.parse::<IpAddr>().is_ok());
+    if reason == Reason::NoGrant && is_address() { ADDRESS_WITHOUT_RULE } else { "" }
 }
 
 /// What `policy` says of `input`, for people who ask. Gives no permit.

@@ -50,6 +50,10 @@ pub enum Reason {
     LimitRate,
     /// The endpoint's share of the process's connections is used up.
     LimitProcess,
+    /// The endpoint asks for names faster than its limit allows.
+    LimitNames,
+    /// Every port between the workload's address and the destination is in use.
+    LimitPorts,
     /// TLS: the client sent no certificate.
     NoClientCert,
     /// TLS: the peer's certificate does not lead to a trusted root, or claims what its CA may not.
@@ -74,6 +78,8 @@ pub enum Reason {
     SniMismatch,
     /// The name does not resolve.
     ResolveFailed,
+    /// The name is one that no rule may lead to, or adds too much to a wildcard.
+    NameForbidden,
     /// The address is one that no rule may reach.
     AddressForbidden,
     /// The upstream refused or cannot be reached.
@@ -133,6 +139,8 @@ impl Reason {
             Self::LimitConnections => "limit_connections",
             Self::LimitRate => "limit_rate",
             Self::LimitProcess => "limit_process",
+            Self::LimitNames => "limit_names",
+            Self::LimitPorts => "limit_ports",
             Self::NoClientCert => "no_client_cert",
             Self::PeerUntrusted => "peer_untrusted",
             Self::PeerExpired => "peer_expired",
@@ -145,6 +153,7 @@ impl Reason {
             Self::AppTlsToWorkload => "app_tls_to_workload",
             Self::SniMismatch => "sni_mismatch",
             Self::ResolveFailed => "resolve_failed",
+            Self::NameForbidden => "name_forbidden",
             Self::AddressForbidden => "address_forbidden",
             Self::UpstreamRefused => "upstream_refused",
             Self::UpstreamTimeout => "upstream_timeout",
@@ -173,6 +182,7 @@ impl Reason {
             | Self::NeedsOpaqueGrant
             | Self::CredentialUnavailable
             | Self::PolicyRevoked
+            | Self::NameForbidden
             | Self::AddressForbidden => Public::Denied,
             Self::AppTlsToWorkload => Public::UseHttp,
             Self::TokenMissing => Public::NoToken,
@@ -186,6 +196,8 @@ impl Reason {
             | Self::LimitConnections
             | Self::LimitRate
             | Self::LimitProcess
+            | Self::LimitNames
+            | Self::LimitPorts
             | Self::MaxLifetime
             | Self::Aborted => Public::Unavailable,
             Self::Malformed | Self::BadPath | Self::BadDestination | Self::SniMismatch => Public::Malformed,

@@ -199,11 +199,12 @@ fn dependency(reader: &mut Reader<'_>, node: &Node) -> Option<Dependency> {
     Some(Dependency { host: host?, port: port?, guest_ip: guest_ip? })
 }
 
-const LIMIT_KEYS: [&str; 12] = [
+const LIMIT_KEYS: [&str; 13] = [
     "max_connections",
     "max_handshakes",
     "bytes_per_second",
     "connections_per_second",
+    "lookups_per_second",
     "max_header_bytes",
     "header_timeout_ms",
     "idle_timeout_ms",
@@ -237,6 +238,7 @@ pub(super) fn limits(reader: &mut Reader<'_>, map: &Map<'_>) -> Limits {
         max_handshakes: number("max_handshakes", 1..=10_000),
         bytes_per_second,
         connections_per_second: number("connections_per_second", 1..=1_000_000),
+        lookups_per_second: number("lookups_per_second", 1..=1_000_000),
         max_header_bytes: number("max_header_bytes", 1024..=65_536),
         header_timeout_ms: number("header_timeout_ms", 1..=MAX_TIMEOUT_MS),
         idle_timeout_ms: number("idle_timeout_ms", 1..=MAX_TIMEOUT_MS),

@@ -162,7 +162,7 @@ async fn serve(
 
 /// The configured issuers, and our own trust domain if its SPIFFE bundle is there.
 fn tokens(config: &Config, source: &dyn IdentitySource) -> Result<Issuers, AppError> {
-    let guard = AddressGuard::new(config.lab_destinations.clone());
+    let guard = AddressGuard::new(config.lab_destinations.clone(), config.resolver.nat64.clone());
     let issuers = Issuers::open(&config.tokens, &guard)?;
     Ok(match &config.identity {
         IdentityConfig::Dev { .. } => issuers,
@@ -205,7 +205,7 @@ fn shared(
         registry: Arc::<Registry>::default(),
         known_by,
         links: LinkPorts { root: config.guests.root.clone(), guest_port: config.guests.guest_port },
-        guard: AddressGuard::new(config.lab_destinations.clone()),
+        guard: AddressGuard::new(config.lab_destinations.clone(), config.resolver.nat64.clone()),
         resolver: config.resolver.clone(),
         presence_lost,
     })

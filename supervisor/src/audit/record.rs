@@ -63,6 +63,14 @@ impl Record {
         self.line.dest.addr = Some(addr);
     }
 
+    /// The address that was refused or failed, and which check or step it was.
+    pub fn not_dialled(&mut self, addr: Option<SocketAddr>, detail: &'static str) {
+        self.line.dest.addr = addr.or(self.line.dest.addr);
+        if !detail.is_empty() {
+            self.line.detail = detail;
+        }
+    }
+
     /// Method and canonical path.
     pub fn request(&mut self, method: &str, path: &str) {
         method.clone_into(&mut self.line.method);

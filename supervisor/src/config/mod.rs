@@ -16,7 +16,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 pub use error::{ConfigError, ConfigErrors};
 pub use url::{BundleUrl, Reach};
@@ -276,6 +276,8 @@ pub struct ResolverConfig {
     pub hosts: Vec<(String, Vec<IpAddr>)>,
     /// Deadline of one lookup.
     pub timeout: Duration,
+    /// Prefixes of 96 bits behind which the network puts IPv4 addresses, beside the well-known one.
+    pub nat64: Vec<Ipv6Net>,
 }
 
 /// `[audit]`

@@ -275,8 +275,9 @@ fn resolver(document: &Document<'_>) -> ResolverConfig {
         *name = name.trim_end_matches('.').to_ascii_lowercase();
     }
     let timeout = section.optional("timeout", value::duration).unwrap_or(Duration::from_secs(5));
+    let nat64 = section.list("nat64", value::nat64);
     section.finish();
-    ResolverConfig { servers, bind, hosts, timeout }
+    ResolverConfig { servers, bind, hosts, timeout, nat64 }
 }
 
 fn audit(document: &Document<'_>) -> Option<AuditConfig> {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use nova_policy::workloads::DEV_TRUST_DOMAIN;
 use toml::de::DeValue;
 
@@ -231,6 +231,16 @@ pub(super) fn subnet(value: &DeValue<'_>) -> Parsed<IpNet> {
         return Err(Mistake::new(format!("{text:?} has host bits set"), format!("write \"{}\"", net.trunc())));
     }
     Ok(net)
+}
+
+/// A NAT64 prefix whose last 32 bits are the IPv4 address.
+pub(super) fn nat64(value: &DeValue<'_>) -> Parsed<Ipv6Net> {
+    match subnet(value)? {
+        IpNet::V6(prefix) if prefix.prefix_len() == 96 => Ok(prefix),
+        other => {
+            Err(Mistake::new(format!("{other} is no IPv6 prefix of 96 bits"), "write one such as \"64:ff9b:1:2::/96\""))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod failure;
 mod health;
 mod http;
 mod pool;
+mod race;
 mod resolve;
 mod shared;
 mod tls;
@@ -13,9 +14,11 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nova_policy::data::{EgressTarget, UpstreamTls};
 use nova_policy::input::Direction;
+use tokio::net::TcpStream;
 
 use crate::decide::Permit;
 use crate::guestlink::{self, GuestStream, LinkPorts};
@@ -24,14 +27,21 @@ use crate::net::outbound;
 use crate::net::resolve::Resolver;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
+use crate::state::destinations::Trial;
 use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
 use crate::state::table::EndpointTable;
 use crate::tls::TrustCell;
+
+use self::race::race;
+use self::resolve::Sources;
 
 pub use self::failure::DialFailure;
 pub use self::health::health;
 pub use self::http::{HttpUpstream, PoolLease, SendFailure, Speaks, send, switched};
 pub use self::pool::{Pool, Pools};
+
+/// Everything about a dial together: lookup, attempts, handshakes.
+const DIAL_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The dialler of one data-plane thread.
 pub struct Dialer {
@@ -103,30 +113,66 @@ impl Dialer {
     /// [`DialFailure`] with the reason for the record.
     pub async fn upstream(&self, permit: &Permit, caller: &Endpoint) -> Result<Upstream, DialFailure> {
         let (host, port) = destination(permit)?;
-        let target = permit.target().ok_or(DialFailure::new(Reason::NoGrant))?;
-        let from = caller.spec().ip;
-        let addresses = self.addresses(host, target, from).await?;
-        let mut last = DialFailure::new(Reason::UpstreamRefused);
-        for address in addresses {
-            let addr = SocketAddr::new(address, port);
-            match outbound::connect(from, addr).await {
-                Ok(tcp) => {
-                    let stream = match target {
-                        EgressTarget::Workload { spiffe_id, protocol, .. } => {
-                            self.tls.to_workload(tcp, caller, spiffe_id, *protocol, addr).await?
-                        }
-                        EgressTarget::External { tls: UpstreamTls::Originate, ca, .. } => {
-                            self.tls.to_external(tcp, host, ca.as_deref(), permit, addr).await?
-                        }
-                        EgressTarget::External { .. } | EgressTarget::Cidr { .. } => Stream::Tcp(tcp),
-                    };
-                    return Ok(Upstream { stream, addr });
+        let key = format!("{} {host}:{port}", permit.rule());
+        let dialling = async {
+            let mut trial = caller.destinations.trial(&key).await?;
+            let dialled = self.dial(permit, caller, host, port, &mut trial).await;
+            dialled.inspect_err(|failure| {
+                if failure.is_of_destination() {
+                    trial.failed(*failure);
                 }
-                Err(error) => last = DialFailure::connecting(&error, addr),
+            })
+        };
+        tokio::time::timeout(DIAL_DEADLINE, dialling).await.unwrap_or(Err(DialFailure::new(Reason::UpstreamTimeout)))
+    }
+
+    /// Resolves once, and tries what that gave until one address is who it should be.
+    async fn dial(
+        &self,
+        permit: &Permit,
+        caller: &Endpoint,
+        host: &str,
+        port: u16,
+        trial: &mut Trial,
+    ) -> Result<Upstream, DialFailure> {
+        let target = permit.target().ok_or(DialFailure::new(Reason::NoGrant))?;
+        let sources = Sources::of(&caller.spec());
+        let mut addresses = self.addresses(host, port, target, caller, sources).await?;
+        loop {
+            let (tcp, addr) = race(&mut addresses, async |addr| connect(sources, addr).await).await?;
+            trial.answered();
+            match self.secured(tcp, permit, target, caller, host, addr).await {
+                Ok(stream) => return Ok(Upstream { stream, addr }),
+                Err(failure) if failure.is_of_one_address() && !addresses.is_empty() => {}
+                Err(failure) => return Err(failure),
             }
         }
-        Err(last)
     }
+
+    async fn secured(
+        &self,
+        tcp: TcpStream,
+        permit: &Permit,
+        target: &EgressTarget,
+        caller: &Endpoint,
+        host: &str,
+        addr: SocketAddr,
+    ) -> Result<Stream, DialFailure> {
+        match target {
+            EgressTarget::Workload { spiffe_id, protocol, .. } => {
+                self.tls.to_workload(tcp, caller, spiffe_id, *protocol, addr).await
+            }
+            EgressTarget::External { tls: UpstreamTls::Originate, ca, .. } => {
+                self.tls.to_external(tcp, host, ca.as_deref(), permit, addr).await
+            }
+            EgressTarget::External { .. } | EgressTarget::Cidr { .. } => Ok(Stream::Tcp(tcp)),
+        }
+    }
+}
+
+async fn connect(sources: Sources, addr: SocketAddr) -> Result<TcpStream, DialFailure> {
+    let from = sources.towards(addr.ip()).ok_or(DialFailure::new(Reason::ResolveFailed))?;
+    outbound::connect(from, addr).await.map_err(|error| DialFailure::connecting(&error, addr))
 }
 
 fn destination(permit: &Permit) -> Result<(&str, u16), DialFailure> {

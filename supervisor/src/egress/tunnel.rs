@@ -52,9 +52,7 @@ pub(super) async fn open(guest: &Guest, host: &Host, port: u16, record: &mut Rec
             Ok(Opened::Opaque { permit, upstream })
         }
         Err(failure) => {
-            if let Some(addr) = failure.addr {
-                record.dialled(addr);
-            }
+            record.not_dialled(failure.addr, failure.detail);
             record.fail(failure.reason);
             Err(failure.reason)
         }

@@ -12,8 +12,10 @@ use tokio::sync::watch;
 
 use super::bucket::Bucket;
 use super::budget::{Budget, Place, Share};
+use super::destinations::Destinations;
 use super::handshakes::{HandshakeSlot, Handshakes, NoPlace};
 pub use super::limits::EndpointLimits;
+use super::names::Names;
 use super::pace::Way;
 use crate::tls::SvidCell;
 
@@ -152,6 +154,10 @@ pub struct Endpoint {
     arrivals: Bucket,
     to_guest: Bucket,
     from_guest: Bucket,
+    /// The names that it has resolved.
+    pub names: Names,
+    /// What it knows of the destinations that it dials.
+    pub destinations: Destinations,
     /// The SVID that handshakes of this endpoint use; empty until one is issued.
     pub svid: Arc<SvidCell>,
     /// Last reason and message acknowledged, for the admin surface.
@@ -189,6 +195,8 @@ impl Endpoint {
             arrivals: Bucket::default(),
             to_guest: Bucket::default(),
             from_guest: Bucket::default(),
+            names: Names::default(),
+            destinations: Destinations::default(),
             svid: SvidCell::empty(),
             status: ArcSwapOption::empty(),
         })
@@ -273,6 +281,12 @@ impl Endpoint {
             0 => Some(Duration::ZERO),
             rate => self.arrivals.take_within(1, rate.into(), longest),
         }
+    }
+
+    /// Takes one of the questions about names that the endpoint may ask of DNS servers.
+    #[must_use]
+    pub fn may_ask_for_a_name(&self) -> bool {
+        self.names.may_ask(self.spec.load().limits.lookups_per_second)
     }
 
     pub(super) fn bytes_per_second(&self) -> u64 {

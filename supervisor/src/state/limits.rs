@@ -13,6 +13,8 @@ pub struct EndpointLimits {
     pub bytes_per_second: u64,
     /// New connections a second; 0: as they come.
     pub connections_per_second: u32,
+    /// Names asked of DNS servers a second.
+    pub lookups_per_second: u32,
     /// Longest head of a request in bytes.
     pub header_bytes: usize,
     /// From the first byte of a head to its last.
@@ -39,6 +41,8 @@ impl Default for EndpointLimits {
             max_handshakes: 64,
             bytes_per_second: 0,
             connections_per_second: 0,
+            // What an app that does not remember names asks at its start; a tunnel through names gets some kilobytes a second.
+            lookups_per_second: 50,
             header_bytes: 64 * 1024,
             header_time: Duration::from_secs(10),
             // Longer than the 60 s after which most clients close theirs, so that they do it and no request meets the end.

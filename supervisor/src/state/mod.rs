@@ -2,9 +2,11 @@
 
 mod bucket;
 pub mod budget;
+pub mod destinations;
 pub mod endpoint;
 pub mod handshakes;
 mod limits;
+pub mod names;
 pub mod pace;
 pub mod policy;
 pub mod table;

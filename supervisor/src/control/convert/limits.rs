@@ -34,6 +34,7 @@ pub(super) fn convert(
         answer_timeout_ms,
         max_lifetime_ms,
         close_at_max_lifetime,
+        lookups_per_second,
     } = limits.unwrap_or_default();
     let default = match backend {
         Some(Backend::Vsock { .. }) => {
@@ -60,6 +61,7 @@ pub(super) fn convert(
         max_handshakes: or(max_handshakes, default.max_handshakes),
         bytes_per_second,
         connections_per_second,
+        lookups_per_second: if lookups_per_second == 0 { default.lookups_per_second } else { lookups_per_second },
         header_bytes: or(max_header_bytes, default.header_bytes),
         header_time: time("header_timeout_ms", header_timeout_ms, default.header_time),
         idle_time: time("idle_timeout_ms", idle_timeout_ms, default.idle_time),

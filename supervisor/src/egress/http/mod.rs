@@ -112,9 +112,7 @@ impl Side for Connection {
                 Ok(upstream.stream)
             }
             Err(failure) => {
-                if let Some(addr) = failure.addr {
-                    record.dialled(addr);
-                }
+                record.not_dialled(failure.addr, failure.detail);
                 Err(failure.reason)
             }
         }
