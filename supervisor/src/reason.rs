@@ -297,7 +297,7 @@ impl Public {
     pub fn text_for_guests(self) -> &'static str {
         match self {
             Self::NotCarried => {
-                "this form or method is not carried; a proxy takes `GET http://host/path` and `CONNECT host:port`, and no TRACE"
+                "this form or method is not carried; a proxy takes `GET http://host/path` and `CONNECT host:port`, no TRACE and no UDP"
             }
             other => other.text(),
         }

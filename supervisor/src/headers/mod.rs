@@ -98,6 +98,14 @@ pub fn is_to_websocket(headers: &HeaderMap) -> bool {
         && connection_names(headers).any(|name| name.eq_ignore_ascii_case("upgrade"))
 }
 
+/// Whether a request asks for datagrams (RFC 9298, RFC 9484): `Upgrade` names one of their protocols.
+#[must_use]
+pub fn asks_for_datagrams(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::UPGRADE).iter().filter_map(|value| value.to_str().ok());
+    let mut names = values.flat_map(|value| value.split(',').map(str::trim));
+    names.any(|name| ["connect-udp", "connect-ip"].iter().any(|protocol| name.eq_ignore_ascii_case(protocol)))
+}
+
 /// Puts the change to `websocket` back into cleaned headers: of a request after a grant, or of the 101.
 pub fn set_websocket(headers: &mut HeaderMap) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));

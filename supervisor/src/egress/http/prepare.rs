@@ -43,6 +43,9 @@ impl Connection {
         record.dest(authority.host().as_str(), self.port(&authority).unwrap_or(80));
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
+        if headers::asks_for_datagrams(&head.headers) {
+            return Err(Reason::Unsupported);
+        }
         let upgrades = asks_for_websocket(&head);
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
         let asked = Asked { authority: &authority, method: &head.method, path: &path, upgrades };
