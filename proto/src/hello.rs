@@ -29,9 +29,10 @@ pub enum Kind {
     Proxy = 1,
     /// Guest to host: a fixed dependency; the target is `name:port`.
     Dependency = 2,
-    /// Guest to host: ICMP echo frames; the target is empty.
+    /// Guest to host: [`crate::icmp`] messages; the target is empty.
     Icmp = 3,
-    /// Guest to host: a connection to the egress socket of the guest; the target is its file name.
+    /// Guest to host: a connection to the egress socket of the guest, served as [`Kind::Proxy`]; the target is the socket's
+    /// file name. Sockets of fixed dependencies are [`Kind::Dependency`].
     Unix = 4,
     /// Guest to host: kept open while the guest lives; the target is empty.
     Presence = 5,

@@ -8,6 +8,7 @@ pub mod frame;
 #[cfg(feature = "io")]
 pub mod framed;
 pub mod hello;
+pub mod icmp;
 pub mod ids;
 pub mod link;
 

@@ -43,6 +43,9 @@ pub struct Dependency {
     pub port: u16,
     /// Where the relay listens for it, in 127.0.0.0/8.
     pub guest_ip: Ipv4Addr,
+    /// File name of its egress socket; `<host>_<port>.sock` if none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
 }
 
 impl Dependency {
@@ -57,6 +60,23 @@ impl Dependency {
     pub fn listen_on(&self) -> SocketAddrV4 {
         SocketAddrV4::new(self.guest_ip, self.port)
     }
+
+    /// The file name of its egress socket.
+    #[must_use]
+    pub fn socket_name(&self) -> String {
+        self.socket.clone().unwrap_or_else(|| format!("{}_{}.sock", self.host, self.port))
+    }
+}
+
+/// A Unix socket that the app may connect to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EgressSocket {
+    /// Its file name in the folder of egress sockets.
+    pub name: String,
+    /// The dependency it leads to, as in a hello; none: it is the proxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dependency: Option<String>,
 }
 
 /// All mistakes of a configuration, one a line.

@@ -4,6 +4,8 @@
 //! ```text
 //!  app --HTTP_PROXY / SOCKS5--> 127.0.0.1:3128  \                      / host port 15001 (slot A)
 //!  app --db.t.nova:5432-------> 127.0.1.1:5432   > nova-relay == link <  host port 15002 (slot B)
+//!  app --unix-----------------> egress.sock     |                     |
+//!  app --ping-----------------> tun0            |                     |
 //!  app <------------------------ 127.0.0.1:8080  /                      \ guest port 15080 <-- supervisor
 //! ```
 //!
@@ -14,5 +16,7 @@
 //! Read `relay/mod.rs`, `relay/outbound.rs`, `relay/inbound.rs`, `relay/copy.rs`, then `init/mod.rs`.
 
 pub mod config;
+pub mod handover;
 pub mod init;
 pub mod relay;
+mod sys;

@@ -1,9 +1,11 @@
 //! `nova-relay`: reads its configuration from standard input, prints `ready` when every port is bound, then serves.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use clap::Parser;
+use nova_relay::handover::{self, Handed};
 use nova_relay::relay::config::RelayConfig;
 use nova_relay::relay::{self, Relay};
 use tokio::signal::unix::{SignalKind, signal};
@@ -34,11 +36,13 @@ fn main() -> ExitCode {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     relay::hide()?;
-    let config = RelayConfig::read(std::io::stdin().lock())?;
+    let (text, descriptors) = handover::receive(std::io::stdin().as_fd())?;
+    let config = RelayConfig::read(text.as_slice())?;
+    let handed = Handed::of(&config, descriptors)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
-        let relay = Relay::start(config)?;
+        let relay = Relay::start(config, handed)?;
         std::io::stdout().write_all(b"ready\n")?;
         tokio::select! {
             () = relay.serve() => Err("a part of the relay ended by itself".into()),

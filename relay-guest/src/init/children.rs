@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use tokio::time::timeout;
 
 use super::config::GuestConfig;
 use super::surroundings::environment;
+use crate::handover::Handed;
 
 /// For the relay to bind its ports.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
@@ -57,20 +59,21 @@ impl Children {
         Ok(Self { signals: signal(SignalKind::child())?, watched: HashMap::new() })
     }
 
-    /// Starts the relay, hands it its configuration on a pipe and waits until all its ports are bound.
+    /// Starts the relay, hands it what root made and its configuration, and waits until all its ports are bound.
     ///
     /// # Errors
     /// When it does not start or is not ready in time.
-    pub async fn start_relay(&mut self, config: &GuestConfig) -> Result<Pid, StartError> {
+    pub async fn start_relay(&mut self, config: &GuestConfig, handed: Handed) -> Result<Pid, StartError> {
         let spawn_error = |source| StartError::Spawn { what: "the relay", source };
         let text = serde_json::to_vec(&config.for_relay()).map_err(|error| spawn_error(error.into()))?;
         let mut command = unprivileged(config.relay_uid, &[config.relay.as_os_str()]).map_err(spawn_error)?;
-        command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped());
+        let (ours, its) = UnixStream::pair().map_err(spawn_error)?;
+        command.env_clear().stdin(OwnedFd::from(its)).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(spawn_error)?;
         let pid = self.watch(child.id());
-        if let Some(mut stdin) = child.stdin.take() {
-            stdin.write_all(&text).map_err(spawn_error)?;
-        }
+        // It holds the relay's end, which must have no other holder: a relay that ends is an error here, not a wait.
+        drop(command);
+        handed.send(ours, &text).map_err(spawn_error)?;
         let stdout = child.stdout.take().ok_or(StartError::NotReady)?;
         let mut ready = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout)).map_err(spawn_error)?;
         match timeout(READY_DEADLINE, ready.read_u8()).await {

@@ -11,11 +11,17 @@ use nix::unistd::geteuid;
 use nova_proto::ids::BootToken;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, Dependency, Ingress, Link, Mistakes, is_host_name, token_hex};
+use crate::config::{
+    ConfigError, Dependency, EgressSocket, Ingress, Link, Mistakes, is_host_name, is_socket_name, token_hex,
+};
 use crate::relay::config::{RelayConfig, default_max_connections, default_socket_dir};
 
 /// Longest file that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
+/// File name of the egress socket that is the proxy.
+const PROXY_SOCKET: &str = "egress.sock";
+/// What fits into a socket address beside its end.
+const LONGEST_SOCKET_PATH: usize = 107;
 
 /// Everything a guest needs to know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +56,12 @@ pub struct GuestConfig {
     /// Connections in all, both directions.
     #[serde(default = "default_max_connections")]
     pub max_connections: usize,
+    /// Folder of the egress sockets; none without it.
+    #[serde(default)]
+    pub egress_dir: Option<PathBuf>,
+    /// Whether the app may ping; the guest's kernel needs tun devices.
+    #[serde(default)]
+    pub icmp: bool,
     /// Written anew, if given.
     #[serde(default)]
     pub hosts_file: Option<PathBuf>,
@@ -152,10 +164,54 @@ impl GuestConfig {
             mistakes
                 .unless(!name.is_empty() && !name.contains(['=', '\0']), || format!("env name {name:?} is not valid"));
         }
+        self.check_egress_sockets(&mut mistakes);
         if let Err(ConfigError(more)) = self.for_relay().validate() {
             more.into_iter().for_each(|mistake| mistakes.unless(false, || mistake));
         }
         mistakes.finish()
+    }
+
+    /// The sockets in `egress_dir`: the proxy's, then one for each fixed dependency.
+    #[must_use]
+    pub fn egress_sockets(&self) -> Vec<EgressSocket> {
+        if self.egress_dir.is_none() {
+            return Vec::new();
+        }
+        let proxy = EgressSocket { name: PROXY_SOCKET.to_owned(), dependency: None };
+        let dependencies = self
+            .dependencies
+            .iter()
+            .map(|dependency| EgressSocket { name: dependency.socket_name(), dependency: Some(dependency.target()) });
+        std::iter::once(proxy).chain(dependencies).collect()
+    }
+
+    /// The socket in `egress_dir` that is the proxy.
+    #[must_use]
+    pub fn proxy_socket(&self) -> Option<PathBuf> {
+        self.egress_dir.as_ref().map(|dir| dir.join(PROXY_SOCKET))
+    }
+
+    fn check_egress_sockets(&self, mistakes: &mut Mistakes) {
+        let Some(dir) = &self.egress_dir else { return };
+        mistakes.unless(dir.is_absolute(), || format!("egress_dir {} must start with /", dir.display()));
+        mistakes.unless(*dir != self.socket_dir, || {
+            format!("egress_dir and socket_dir are both {}: the app owns the latter, give two", dir.display())
+        });
+        let sockets = self.egress_sockets();
+        for (index, EgressSocket { name, .. }) in sockets.iter().enumerate() {
+            mistakes.unless(is_socket_name(name), || {
+                format!("egress socket {name:?} must be one file name of printable ASCII")
+            });
+            let length = dir.join(name).as_os_str().len();
+            mistakes.unless(length <= LONGEST_SOCKET_PATH, || {
+                format!(
+                    "the path of egress socket {name} has {length} bytes and may have {LONGEST_SOCKET_PATH}: give the \
+                     dependency a shorter `socket`"
+                )
+            });
+            let twice = sockets[..index].iter().any(|other| other.name == *name);
+            mistakes.unless(!twice, || format!("two egress sockets are named {name}: give one another `socket`"));
+        }
     }
 
     /// The relay's part.
@@ -172,6 +228,8 @@ impl GuestConfig {
             socket_dir: self.socket_dir.clone(),
             dependencies: self.dependencies.clone(),
             max_connections: self.max_connections,
+            egress_sockets: self.egress_sockets(),
+            ping_from: self.icmp.then_some(self.workload_ip),
         }
     }
 }
@@ -224,6 +282,50 @@ pub(crate) mod tests {
         }
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("chmod");
         assert_eq!(GuestConfig::load(&path).expect("valid"), sample());
+    }
+
+    // covers: D3c
+    #[test]
+    fn each_fixed_dependency_has_a_socket_of_its_own_beside_the_proxys() {
+        let mut config = GuestConfig { egress_dir: Some("/run/nova/egress".into()), ..sample() };
+        let second = Dependency {
+            host: "other.t.nova".into(),
+            socket: Some("other.sock".into()),
+            ..sample().dependencies[0].clone()
+        };
+        config.dependencies.push(Dependency { guest_ip: Ipv4Addr::new(127, 0, 1, 2), ..second });
+        assert_eq!(config.validate(), Ok(()));
+        let sockets = config.egress_sockets().into_iter().map(|socket| (socket.name, socket.dependency));
+        let wanted = [
+            ("egress.sock", None),
+            ("db.t.nova_5432.sock", Some("db.t.nova:5432")),
+            ("other.sock", Some("other.t.nova:5432")),
+        ];
+        assert!(sockets.eq(wanted.map(|(name, dependency)| (name.to_owned(), dependency.map(str::to_owned)))));
+        assert_eq!(GuestConfig { egress_dir: None, ..config }.egress_sockets(), []);
+    }
+
+    // covers: D3c
+    #[test]
+    fn names_of_egress_sockets_are_single_short_path_segments_and_differ() {
+        let long = "x".repeat(100);
+        for (name, problem) in [
+            ("a/b", "one file name"),
+            ("..", "one file name"),
+            ("", "one file name"),
+            ("a b", "one file name"),
+            ("egress.sock", "two egress sockets"),
+            (&long, "has 117 bytes and may have 107"),
+        ] {
+            let mut config = GuestConfig { egress_dir: Some("/run/nova/egress".into()), ..sample() };
+            config.dependencies[0].socket = Some(name.to_owned());
+            let error = config.validate().expect_err(name).to_string();
+            assert!(error.contains(problem), "{name}: {error}");
+        }
+        let relative = GuestConfig { egress_dir: Some("egress".into()), ..sample() };
+        assert!(relative.validate().is_err());
+        let shared = GuestConfig { egress_dir: Some(sample().socket_dir), ..sample() };
+        assert!(shared.validate().is_err(), "the app could replace the sockets");
     }
 
     #[test]

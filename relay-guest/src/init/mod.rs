@@ -1,7 +1,7 @@
 //! nova-init: prepares the guest, starts the relay, then the app, and lives as long as both.
 //!
 //! ```text
-//! read config -> (microVM: mounts, modules) -> lo, workload IP, no IPv6 -> hosts -> relay ready -> app
+//! read config -> (microVM: mounts, modules) -> lo, workload IP, no IPv6 -> hosts, egress sockets, tun0 -> relay ready -> app
 //! app ends             -> relay is stopped   -> its exit code, or power off
 //! relay ends           -> app is stopped     -> 70: an app without its relay reaches nothing; novalet starts a new guest
 //! SIGTERM, SIGINT      -> app, then relay    -> the app's exit code, or power off
@@ -11,21 +11,26 @@ pub mod children;
 pub mod config;
 pub mod mounts;
 pub mod net;
+pub mod ping;
 pub mod privileges;
+pub mod sockets;
 pub mod surroundings;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::sys::prctl;
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getegid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::children::{Children, StartError};
 use self::config::{GuestConfig, GuestConfigError};
 use self::mounts::MachineError;
 use self::net::NetError;
+use self::sockets::SocketError;
+use crate::handover::Handed;
 
 /// Exit code when the relay ended first (EX_SOFTWARE of sysexits.h).
 const RELAY_ENDED: i32 = 70;
@@ -54,6 +59,9 @@ pub enum InitError {
         /// Why.
         source: io::Error,
     },
+    /// The egress sockets.
+    #[error(transparent)]
+    Sockets(#[from] SocketError),
     /// Relay or app.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -96,9 +104,10 @@ fn run_guest(config: &GuestConfig) -> Result<i32, InitError> {
             surroundings::write_hosts(path, config)
                 .map_err(|source| InitError::Hosts { path: path.clone(), source })?;
         }
+        let handed = Handed { sockets: sockets::make(config)?, tun: ping_device(config).await? };
         let mut children = Children::new()?;
         let mut stop = StopSignals::new()?;
-        let ended = supervise(config, &mut children, &mut stop).await;
+        let ended = supervise(config, handed, &mut children, &mut stop).await;
         if !config.is_guest_init {
             children.end_orphans().await;
         }
@@ -106,8 +115,22 @@ fn run_guest(config: &GuestConfig) -> Result<i32, InitError> {
     })
 }
 
-async fn supervise(config: &GuestConfig, children: &mut Children, stop: &mut StopSignals) -> Result<i32, InitError> {
-    let relay = children.start_relay(config).await?;
+async fn ping_device(config: &GuestConfig) -> Result<Option<OwnedFd>, NetError> {
+    if !config.icmp {
+        return Ok(None);
+    }
+    // The app's group is that of its user; where it keeps ours, so does the group.
+    let group = config.app_uid.unwrap_or_else(|| getegid().as_raw());
+    ping::prepare(config.workload_ip, config.relay_uid, group).await.map(Some)
+}
+
+async fn supervise(
+    config: &GuestConfig,
+    handed: Handed,
+    children: &mut Children,
+    stop: &mut StopSignals,
+) -> Result<i32, InitError> {
+    let relay = children.start_relay(config, handed).await?;
     let app = children.start_app(config)?;
     let code = tokio::select! {
         (pid, code) = children.any_end() => {

@@ -38,6 +38,12 @@ pub enum NetError {
     /// There is no lo.
     #[error("the guest has no interface lo")]
     NoLoopback,
+    /// No device for pings.
+    #[error(
+        "cannot make the device of the app's pings: {0}; the guest's kernel needs tun devices (CONFIG_TUN, or the module \
+         tun in `modules`), or set icmp to false"
+    )]
+    Tun(#[source] io::Error),
     /// A setting of the kernel.
     #[error("cannot write {path}: {source}")]
     Setting {
@@ -102,11 +108,11 @@ fn disable_ipv6() -> Result<(), NetError> {
     IPV6_SWITCHES.into_iter().filter(|path| Path::new(path).exists()).try_for_each(|path| write(path, "1"))
 }
 
-fn write(path: &'static str, value: &str) -> Result<(), NetError> {
+pub(super) fn write(path: &'static str, value: &str) -> Result<(), NetError> {
     fs::write(path, value).map_err(|source| NetError::Setting { path, source })
 }
 
-fn kernel(what: &str) -> impl FnOnce(rtnetlink::Error) -> NetError {
+pub(super) fn kernel(what: &str) -> impl FnOnce(rtnetlink::Error) -> NetError {
     let what = what.to_owned();
     move |source| NetError::Kernel { what, source }
 }

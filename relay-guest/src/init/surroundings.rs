@@ -12,6 +12,9 @@ use super::config::GuestConfig;
 /// Search path of the app, unless the configuration gives another.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Names the egress socket that is the proxy; the others are beside it.
+const EGRESS_SOCKET: &str = "NOVA_EGRESS_SOCKET";
+
 /// Text of the hosts file. There is no resolver in the guest, so names that are not here belong to the proxy.
 #[must_use]
 pub fn hosts(config: &GuestConfig) -> String {
@@ -50,7 +53,8 @@ pub fn environment(config: &GuestConfig) -> BTreeMap<String, String> {
         ("NOVA_WORKLOAD_IP", config.workload_ip.to_string()),
     ];
     let ours = ours.into_iter().map(|(name, value)| (name.to_owned(), value));
-    ours.chain(config.env.clone()).collect()
+    let socket = config.proxy_socket().map(|path| (EGRESS_SOCKET.to_owned(), path.display().to_string()));
+    ours.chain(socket).chain(config.env.clone()).collect()
 }
 
 #[cfg(test)]
@@ -67,6 +71,14 @@ mod tests {
         assert_eq!(environment["ALL_PROXY"], "socks5h://127.0.0.1:3128");
         assert_eq!(environment["NO_PROXY"], "localhost,127.0.0.1,10.64.3.11");
         assert_eq!(environment["K"], "V");
+        assert!(!environment.contains_key("NOVA_EGRESS_SOCKET"), "there is none");
         assert!(!environment.values().any(|value| value.contains("000102030405")), "the token must not be there");
+    }
+
+    // covers: D3c
+    #[test]
+    fn the_app_is_told_where_its_egress_socket_is() {
+        let config = GuestConfig { egress_dir: Some("/run/nova/egress".into()), ..sample() };
+        assert_eq!(environment(&config)["NOVA_EGRESS_SOCKET"], "/run/nova/egress/egress.sock");
     }
 }

@@ -2,13 +2,16 @@
 //! could read ever hold the boot token.
 
 use std::io::Read;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use nova_proto::ids::BootToken;
 use nova_proto::link::MIN_GUEST_PORT;
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, Dependency, Ingress, Link, Mistakes, is_host_name, is_socket_name, token_hex};
+use crate::config::{
+    ConfigError, Dependency, EgressSocket, Ingress, Link, Mistakes, is_host_name, is_socket_name, token_hex,
+};
 
 /// Longest configuration that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -42,6 +45,12 @@ pub struct RelayConfig {
     /// Connections in all, both directions.
     #[serde(default = "default_max_connections")]
     pub max_connections: usize,
+    /// Egress sockets, in the order in which nova-init hands them over.
+    #[serde(default)]
+    pub egress_sockets: Vec<EgressSocket>,
+    /// The workload's address, if nova-init hands over the device that the app's pings go to.
+    #[serde(default)]
+    pub ping_from: Option<Ipv4Addr>,
 }
 
 /// Why there is no configuration.
@@ -139,7 +148,7 @@ impl RelayConfig {
 }
 
 fn check_dependency(dependency: &Dependency, mistakes: &mut Mistakes) {
-    let Dependency { host, port, guest_ip } = dependency;
+    let Dependency { host, port, guest_ip, socket: _ } = dependency;
     mistakes.unless(is_host_name(host) && host.len() <= 240, || format!("dependency host {host:?} is not a host name"));
     mistakes.unless(*port != 0, || format!("dependency {host:?} has port 0"));
     mistakes

@@ -14,7 +14,7 @@ use crate::config::Link;
 
 /// Connections that may wait to be accepted. A full backlog stalls a whole VM on hybrid links, and the crate's 128 fills
 /// in one burst.
-pub(super) const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 
 impl Link {
     /// Opens a connection to a port of the host.

@@ -6,11 +6,13 @@ pub mod copy;
 pub mod inbound;
 pub mod link;
 pub mod outbound;
+pub mod ping;
 pub mod slots;
 pub mod stream;
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use nix::sys::prctl;
@@ -21,8 +23,10 @@ use tokio::task::JoinSet;
 use self::budget::Budget;
 use self::config::RelayConfig;
 use self::inbound::Targets;
-use self::outbound::Outbound;
+use self::outbound::{Listener, Outbound, Purpose};
 use self::slots::Slots;
+use crate::config::EgressSocket;
+use crate::handover::Handed;
 
 /// Descriptors that are not connections: listeners, presence, the runtime's own.
 const SPARE_DESCRIPTORS: usize = 64;
@@ -51,6 +55,14 @@ pub enum RelayError {
         /// Why.
         source: io::Error,
     },
+    /// What nova-init handed over cannot be used.
+    #[error("cannot use {what} that nova-init made: {source}")]
+    Handed {
+        /// What it is.
+        what: String,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 /// Closes the process to the app before it knows the token: no ptrace, no `/proc/<pid>/mem`, no core dump.
@@ -69,27 +81,28 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Binds every port and starts to serve. Must be called within a runtime.
+    /// Binds every port, takes over what nova-init made, and starts to serve. Must be called within a runtime.
     ///
     /// # Errors
     /// Names the first port that cannot be bound.
-    pub fn start(config: RelayConfig) -> Result<Self, RelayError> {
+    pub fn start(config: RelayConfig, handed: Handed) -> Result<Self, RelayError> {
         let budget = Budget::new(affordable(config.max_connections));
         let framed = config.framed;
         let slots = Arc::new(Slots::new(config.link.clone(), config.boot_token, framed, &config.host_ports));
-        let mut outbound = Vec::new();
-        for (address, kind, target) in app_ports(&config) {
-            let purpose = if target.is_empty() { "the app's proxy".into() } else { format!("dependency {target}") };
-            let bound = Outbound::bind(address, kind, target, Arc::clone(&slots), budget.clone());
-            outbound.push(bound.map_err(|source| RelayError::Bind { address, purpose, source })?);
-        }
+        let mut listeners = app_ports(&config)?;
+        listeners.extend(egress_sockets(&config, handed.sockets)?);
+        let tun = handed.tun.map(crate::sys::register).transpose();
+        let tun = tun.map_err(|source| RelayError::Handed { what: ping::DEVICE.to_owned(), source })?;
         let port = config.guest_port;
         let listener = config.link.listen(port).map_err(|source| RelayError::Link { port, source })?;
 
         let mut tasks = JoinSet::new();
-        tasks.spawn(inbound::serve(listener, Targets::new(&config), budget));
-        for port in outbound {
-            tasks.spawn(port.serve());
+        tasks.spawn(inbound::serve(listener, Targets::new(&config), budget.clone()));
+        for (listener, purpose) in listeners {
+            tasks.spawn(Outbound::new(listener, purpose, Arc::clone(&slots), budget.clone()).serve());
+        }
+        if let Some((tun, from)) = tun.zip(config.ping_from) {
+            tasks.spawn(ping::serve(tun, from, Arc::clone(&slots)));
         }
         for index in 0..slots.count() {
             tasks.spawn(Arc::clone(&slots).keep_presence(index));
@@ -103,10 +116,28 @@ impl Relay {
     }
 }
 
-fn app_ports(config: &RelayConfig) -> Vec<(SocketAddrV4, Kind, String)> {
+fn app_ports(config: &RelayConfig) -> Result<Vec<(Listener, Purpose)>, RelayError> {
     let proxy = (SocketAddrV4::new(Ipv4Addr::LOCALHOST, config.proxy_port), Kind::Proxy, String::new());
     let dependencies = config.dependencies.iter().map(|it| (it.listen_on(), Kind::Dependency, it.target()));
-    std::iter::once(proxy).chain(dependencies).collect()
+    let bind = |(address, kind, target): (SocketAddrV4, Kind, String)| {
+        let purpose = if target.is_empty() { "the app's proxy".into() } else { format!("dependency {target}") };
+        let listener = Listener::tcp(address).map_err(|source| RelayError::Bind { address, purpose, source })?;
+        Ok((listener, Purpose { kind, target }))
+    };
+    std::iter::once(proxy).chain(dependencies).map(bind).collect()
+}
+
+fn egress_sockets(config: &RelayConfig, sockets: Vec<UnixListener>) -> Result<Vec<(Listener, Purpose)>, RelayError> {
+    let take = |(socket, said): (UnixListener, &EgressSocket)| {
+        let listener =
+            Listener::unix(socket).map_err(|source| RelayError::Handed { what: said.name.clone(), source })?;
+        let purpose = match &said.dependency {
+            None => Purpose { kind: Kind::Unix, target: said.name.clone() },
+            Some(dependency) => Purpose { kind: Kind::Dependency, target: dependency.clone() },
+        };
+        Ok((listener, purpose))
+    };
+    sockets.into_iter().zip(&config.egress_sockets).map(take).collect()
 }
 
 /// Raises the limit of descriptors for two a connection; where that is not allowed, fewer connections are carried.

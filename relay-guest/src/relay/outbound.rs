@@ -1,12 +1,15 @@
-//! From the app to the host: the proxy port and the fixed dependencies. Nothing is parsed here; the supervisor does that.
+//! From the app to the host: the proxy port, the fixed dependencies and the egress sockets. Nothing is parsed here; the
+//! supervisor does that.
 
+use std::io;
 use std::net::SocketAddrV4;
+use std::os::unix::net::UnixListener as StdUnixListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nova_proto::framed::Channel;
 use nova_proto::hello::Kind;
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::task::JoinSet;
 
 use super::budget::{Budget, Place};
@@ -18,35 +21,68 @@ use super::stream::Stream;
 /// After a failed accept (no descriptors left, say), so that the loop does not spin.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// One port of the guest and what a connection to it means to the supervisor.
+/// One port or socket of the guest and what a connection to it means to the supervisor.
 #[derive(Debug)]
 pub struct Outbound {
-    listener: TcpListener,
+    listener: Listener,
     purpose: Arc<Purpose>,
     slots: Arc<Slots>,
     budget: Budget,
 }
 
-#[derive(Debug)]
-struct Purpose {
-    kind: Kind,
-    target: String,
+/// What a connection is for, as its hello says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Purpose {
+    /// The hello's kind.
+    pub kind: Kind,
+    /// The hello's target.
+    pub target: String,
 }
 
-impl Outbound {
-    /// Starts to listen.
+/// Where the app connects to.
+#[derive(Debug)]
+pub enum Listener {
+    /// An address of the guest.
+    Tcp(TcpListener),
+    /// An egress socket.
+    Unix(UnixListener),
+}
+
+impl Listener {
+    /// Listens on an address, with the link's backlog: the default of 128 overflows in a burst of the app, and each overflow
+    /// costs it a second.
     ///
     /// # Errors
     /// When the address is taken or not in the guest.
-    pub fn bind(
-        address: SocketAddrV4,
-        kind: Kind,
-        target: String,
-        slots: Arc<Slots>,
-        budget: Budget,
-    ) -> std::io::Result<Self> {
-        let listener = listen(address)?;
-        Ok(Self { listener, purpose: Arc::new(Purpose { kind, target }), slots, budget })
+    pub fn tcp(address: SocketAddrV4) -> io::Result<Self> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(address.into())?;
+        socket.listen(BACKLOG.unsigned_abs()).map(Self::Tcp)
+    }
+
+    /// A socket that nova-init made.
+    ///
+    /// # Errors
+    /// Those of the runtime.
+    pub fn unix(socket: StdUnixListener) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        UnixListener::from_std(socket).map(Self::Unix)
+    }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => Ok(Stream::Tcp(listener.accept().await?.0)),
+            Self::Unix(listener) => Ok(Stream::Unix(listener.accept().await?.0)),
+        }
+    }
+}
+
+impl Outbound {
+    /// Of a listener.
+    #[must_use]
+    pub fn new(listener: Listener, purpose: Purpose, slots: Arc<Slots>, budget: Budget) -> Self {
+        Self { listener, purpose: Arc::new(purpose), slots, budget }
     }
 
     /// Accepts for ever. It never waits on a connection.
@@ -55,7 +91,7 @@ impl Outbound {
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
-                    Ok((tcp, _)) => self.start(tcp, &mut connections),
+                    Ok(app) => self.start(app, &mut connections),
                     Err(error) => {
                         tracing::debug!(%error, "cannot accept from the app");
                         tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -66,8 +102,7 @@ impl Outbound {
         }
     }
 
-    fn start(&self, tcp: TcpStream, connections: &mut JoinSet<()>) {
-        let app = Stream::Tcp(tcp);
+    fn start(&self, app: Stream, connections: &mut JoinSet<()>) {
         let Some(place) = self.budget.outbound() else {
             tracing::debug!("closed a connection of the app: there are too many");
             app.reset_on_drop();
@@ -75,14 +110,6 @@ impl Outbound {
         };
         connections.spawn(carry(app, Arc::clone(&self.purpose), Arc::clone(&self.slots), place));
     }
-}
-
-/// With the link's backlog: the default of 128 overflows in a burst of the app, and each overflow costs it a second.
-fn listen(address: SocketAddrV4) -> std::io::Result<TcpListener> {
-    let socket = TcpSocket::new_v4()?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(address.into())?;
-    socket.listen(BACKLOG.unsigned_abs())
 }
 
 async fn carry(app: Stream, purpose: Arc<Purpose>, slots: Arc<Slots>, _place: Place) {

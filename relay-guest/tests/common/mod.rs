@@ -4,14 +4,16 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nova_proto::hello::{HEAD_LEN, Hello, Kind, parse_head};
 use nova_proto::ids::BootToken;
 use nova_relay::config::{Dependency, Ingress, Link};
+use nova_relay::handover::Handed;
 use nova_relay::relay::config::RelayConfig;
 use tempfile::TempDir;
 
@@ -37,6 +39,11 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// The host's end of a guest that somebody else starts.
+    pub(crate) fn at(path: &Path) -> Self {
+        Self { listener: UnixListener::bind(path).expect("bind"), presences: Vec::new() }
+    }
+
     /// The next connection that is not a presence, after its hello.
     pub(crate) fn accept(&mut self) -> (Hello, UnixStream) {
         loop {
@@ -75,6 +82,8 @@ fn read_hello(stream: &mut UnixStream) -> Hello {
 
 pub(crate) struct Guest {
     pub(crate) config: RelayConfig,
+    /// What nova-init would have made.
+    pub(crate) handed: Handed,
     /// The app's listener, declared as ingress.
     pub(crate) app: TcpListener,
     dir: TempDir,
@@ -100,31 +109,45 @@ impl Guest {
                 host: "db.t.nova".into(),
                 port: free_port(),
                 guest_ip: Ipv4Addr::new(127, 0, 1, 1),
+                socket: None,
             }],
             max_connections: 900,
+            egress_sockets: Vec::new(),
+            ping_from: None,
         };
         change(&mut config);
-        Self { config, app, dir, relay: None }
+        Self { config, handed: Handed::default(), app, dir, relay: None }
     }
 
     pub(crate) fn host(&self, port: u32) -> Host {
-        let listener = UnixListener::bind(self.path(&format!("host_{port}"))).expect("bind");
-        Host { listener, presences: Vec::new() }
+        Host::at(&self.path(&format!("host_{port}")))
     }
 
     /// Starts the relay and waits until it says that it is ready.
     pub(crate) fn start(&mut self) {
-        let mut relay = Command::new(env!("CARGO_BIN_EXE_nova-relay"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the relay must start");
-        let text = serde_json::to_vec(&self.config).expect("json");
-        relay.stdin.take().expect("pipe").write_all(&text).expect("configuration");
+        let mut relay = self.spawn(Stdio::inherit());
         let mut line = String::new();
         BufReader::new(relay.stdout.take().expect("pipe")).read_line(&mut line).expect("ready");
         self.relay = Some(relay);
         assert_eq!(line, "ready\n");
+    }
+
+    /// Runs a relay that does not start to its end.
+    pub(crate) fn fail(&self) -> Output {
+        self.spawn(Stdio::piped()).wait_with_output().expect("output")
+    }
+
+    fn spawn(&self, errors: Stdio) -> Child {
+        let (ours, its) = UnixStream::pair().expect("a pair");
+        let relay = Command::new(env!("CARGO_BIN_EXE_nova-relay"))
+            .stdin(OwnedFd::from(its))
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .expect("the relay must start");
+        let text = serde_json::to_vec(&self.config).expect("json");
+        self.handed.send(ours, &text).expect("configuration");
+        relay
     }
 
     pub(crate) fn started(framed: bool) -> (Self, Host) {

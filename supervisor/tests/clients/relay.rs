@@ -14,6 +14,7 @@ use std::sync::mpsc;
 
 use nova_proto::ids::BootToken;
 use nova_relay::config::{Ingress, Link};
+use nova_relay::handover::Handed;
 use nova_relay::relay::Relay;
 use nova_relay::relay::config::RelayConfig;
 
@@ -63,12 +64,14 @@ fn start_relay(link: &Path, ingress: Vec<Ingress>) {
         socket_dir: link.to_owned(),
         dependencies: Vec::new(),
         max_connections: 900,
+        egress_sockets: Vec::new(),
+        ping_from: None,
     };
     let (ready, wait) = mpsc::channel();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
-            let relay = Relay::start(config).expect("the relay starts");
+            let relay = Relay::start(config, Handed::default()).expect("the relay starts");
             ready.send(()).expect("somebody waits");
             relay.serve().await;
         });
