@@ -271,6 +271,14 @@ impl Policy {
         targets.iter().find(|target| target.covers(host, port))
     }
 
+    /// How many ICMP messages of type `kind` a second the rule that granted one allows.
+    #[must_use]
+    pub fn icmp_rate(&self, source: &str, rule_id: &str, kind: &str) -> Option<u32> {
+        let ranges = &self.loaded.data.egress.get(source)?.icmp;
+        let rule = ranges.iter().flat_map(|range| &range.rules).find(|rule| rule.id == rule_id)?;
+        rule.icmp.as_ref().filter(|_| rule.icmp_ok(kind)).map(|icmp| icmp.rate_per_s)
+    }
+
     /// Every rule of `source` that leads to `host`:`port`, for the phase in which no rule is known yet.
     pub fn egress_targets<'p>(
         &'p self,

@@ -4,7 +4,7 @@
 mod memory;
 
 use std::cell::RefCell;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use nova_policy::data::EgressTarget;
@@ -58,6 +58,23 @@ impl Permit {
         let host = Host::parse(self.input.dest_host()?).ok()?;
         self.policy.egress_target(self.input.workload(), &self.decision.rule_id, &host, self.input.dest_port()?)
     }
+
+    /// Who may be pinged. None unless a rule for ICMP granted it.
+    #[must_use]
+    pub fn ping(&self) -> Option<PingGrant> {
+        let kind = self.input.icmp()?;
+        let rate_per_s = self.policy.icmp_rate(self.input.workload(), &self.decision.rule_id, kind)?;
+        Some(PingGrant { address: self.input.dest_host()?.parse().ok()?, rate_per_s })
+    }
+}
+
+/// What a permit for ICMP allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PingGrant {
+    /// Who may be pinged.
+    pub address: Ipv4Addr,
+    /// How often a second, by all of the workload.
+    pub rate_per_s: u32,
 }
 
 /// The decision engine of one data-plane thread.
@@ -146,7 +163,8 @@ impl Decider {
 /// What helps an operator to see why; the caller is not told.
 fn hint_of(input: &Input, reason: Reason) -> &'static str {
     let is_address = || input.dest_host().is_some_and(|host| host.parse::<IpAddr>().is_ok());
-    if reason == Reason::NoGrant && is_address() { ADDRESS_WITHOUT_RULE } else { "" }
+    // Pings go to addresses always.
+    if reason == Reason::NoGrant && input.icmp().is_none() && is_address() { ADDRESS_WITHOUT_RULE } else { "" }
 }
 
 /// What `policy` says of `input`, for people who ask. Gives no permit.

@@ -92,6 +92,8 @@ pub enum Reason {
     UpstreamMalformed,
     /// The upstream closed before it answered.
     UpstreamClosed,
+    /// The system lets the supervisor send no pings.
+    PingUnavailable,
     /// The guest's app refused the connection.
     GuestRefused,
     /// The guest cannot be reached.
@@ -160,6 +162,7 @@ impl Reason {
             Self::UpstreamIdentity => "upstream_identity",
             Self::UpstreamMalformed => "upstream_malformed",
             Self::UpstreamClosed => "upstream_closed",
+            Self::PingUnavailable => "ping_unavailable",
             Self::GuestRefused => "guest_refused",
             Self::GuestUnreachable => "guest_unreachable",
             Self::Unsupported => "unsupported",
@@ -199,6 +202,7 @@ impl Reason {
             | Self::LimitNames
             | Self::LimitPorts
             | Self::MaxLifetime
+            | Self::PingUnavailable
             | Self::Aborted => Public::Unavailable,
             Self::Malformed | Self::BadPath | Self::BadDestination | Self::SniMismatch => Public::Malformed,
             Self::Unsupported => Public::NotCarried,

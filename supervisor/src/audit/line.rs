@@ -201,7 +201,8 @@ impl Serialize for Line {
 
 impl Line {
     fn path_or_unparsed(&self) -> &str {
-        let should_have_one = self.kind == Kind::Request || self.reason == Reason::Malformed.as_str();
+        let is_ping = self.input.as_ref().is_some_and(|input| input.icmp().is_some());
+        let should_have_one = (self.kind == Kind::Request && !is_ping) || self.reason == Reason::Malformed.as_str();
         if self.path.is_empty() && should_have_one { UNPARSED } else { &self.path }
     }
 }

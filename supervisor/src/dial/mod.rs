@@ -4,12 +4,14 @@
 mod failure;
 mod health;
 mod http;
+mod ping;
 mod pool;
 mod race;
 mod resolve;
 mod shared;
 mod tls;
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -51,6 +53,8 @@ pub struct Dialer {
     resolver: Resolver,
     tls: tls::Originator,
     pools: Rc<Pools>,
+    /// Of this thread's next ping. The kernel chooses each ping's identifier, so threads need not agree.
+    next_sequence: Cell<u16>,
 }
 
 /// An open connection to the outside.
@@ -71,7 +75,15 @@ impl Dialer {
         resolver: Resolver,
         trust: Arc<TrustCell>,
     ) -> Self {
-        Self { endpoints, links, guard, resolver, tls: tls::Originator::new(trust), pools: Rc::default() }
+        Self {
+            endpoints,
+            links,
+            guard,
+            resolver,
+            tls: tls::Originator::new(trust),
+            pools: Rc::default(),
+            next_sequence: Cell::new(1),
+        }
     }
 
     /// The idle HTTP connections of this thread.

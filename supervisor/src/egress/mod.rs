@@ -5,6 +5,8 @@
 //! hello -- proxy ---<--- CONNECT  --\
 //!      \             \-- SOCKS5   ---> decide(opaque) -> dial -> first bytes checked -> copy
 //!       \- dependency --------------/   only L7 rules: decide(connect), then HTTP inside, per request as above
+//!       \- unix: as proxy
+//!       \- icmp: per ping  decide(opaque) -> rate -> dial::ping
 //!        \ presence: held open; its end means that the guest is gone
 //! ```
 //! Who asks is the endpoint whose link the connection came over. Nothing that the guest sends changes that.
@@ -12,6 +14,7 @@
 mod connect;
 pub mod first;
 mod http;
+mod icmp;
 mod socks;
 mod tunnel;
 
@@ -121,6 +124,8 @@ impl Egress {
             HelloKind::Presence => self.presence(&endpoint, accepted, stream).await,
             HelloKind::Proxy => proxy(self.guest(accepted, "proxy"), stream).await,
             HelloKind::Dependency => dependency(self.guest(accepted, &hello.target), stream, &hello.target).await,
+            HelloKind::Unix => proxy(self.guest(accepted, "egress socket"), stream).await,
+            HelloKind::Icmp => icmp::serve(self.guest(accepted, "pings"), stream).await,
             _ => accepted.record.deny(Reason::Unsupported),
         }
     }

@@ -4,6 +4,7 @@ pub mod direct;
 pub mod guard;
 pub mod listen;
 pub mod outbound;
+pub mod ping;
 pub mod pressure;
 pub mod privileges;
 pub mod resolve;

@@ -13,6 +13,8 @@ use tokio::sync::watch;
 use super::bucket::Bucket;
 use super::budget::{Budget, Place, Share};
 use super::destinations::Destinations;
+use super::echoes::Echoes;
+pub use super::echoes::{ECHOES_MAX, EchoPlace};
 use super::handshakes::{HandshakeSlot, Handshakes, NoPlace};
 pub use super::limits::EndpointLimits;
 use super::names::Names;
@@ -151,6 +153,7 @@ pub struct Endpoint {
     open: AtomicUsize,
     share: Share,
     handshakes: Arc<Handshakes>,
+    echoes: Arc<Echoes>,
     arrivals: Bucket,
     to_guest: Bucket,
     from_guest: Bucket,
@@ -192,6 +195,7 @@ impl Endpoint {
             open: AtomicUsize::new(0),
             share: Share::join(budget),
             handshakes: Arc::default(),
+            echoes: Arc::default(),
             arrivals: Bucket::default(),
             to_guest: Bucket::default(),
             from_guest: Bucket::default(),
@@ -310,6 +314,12 @@ impl Endpoint {
     /// At the cap, and when the source has its share.
     pub fn take_handshake(&self, source: IpAddr) -> Result<HandshakeSlot, NoPlace> {
         self.handshakes.take(source, self.spec.load().limits.max_handshakes)
+    }
+
+    /// A place for a ping that `rule` allows `rate` times a second; none when there are too many or they come too fast.
+    #[must_use]
+    pub fn take_echo(&self, rule: &str, rate: u32) -> Option<EchoPlace> {
+        self.echoes.take(rule, rate)
     }
 }
 

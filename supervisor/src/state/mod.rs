@@ -3,6 +3,7 @@
 mod bucket;
 pub mod budget;
 pub mod destinations;
+mod echoes;
 pub mod endpoint;
 pub mod handshakes;
 mod limits;
