@@ -3,6 +3,7 @@
 //! ```text
 //! one side ends its direction  ->  the other side's direction ends too (FIN record, or shutdown); the rest goes on
 //! one side breaks              ->  the other side is reset (RST record, or SO_LINGER 0), never ended
+//! one side takes no more       ->  what the other says is forgotten; what it is told arrives whole, with its end
 //! ```
 //!
 //! All connections share one read buffer: the runtime has one thread and a poll never nests. Only what a receiver does
@@ -25,6 +26,8 @@ use super::stream::Stream;
 const BUFFER: usize = 64 * 1024;
 /// To tell the host that the app broke the connection.
 const ABORT_DEADLINE: Duration = Duration::from_secs(1);
+/// For a side to end that is told everything and that nobody listens to any more: closing before it does would reset it.
+const LINGER: Duration = Duration::from_secs(2);
 
 thread_local! {
     static SHARED: RefCell<Vec<u8>> = RefCell::new(vec![0; BUFFER]);
@@ -33,16 +36,12 @@ thread_local! {
 /// Copies until both directions have ended or one side broke, then closes both accordingly.
 pub async fn copy(mut app: Stream, mut link: Channel<Stream>) {
     let (mut up, mut down) = (Pipe::default(), Pipe::default());
-    let end = poll_fn(|cx| {
-        let sent = up.poll(cx, &mut app, &mut link).map_err(|broken| broken.by(Side::App, Side::Link));
-        let received = down.poll(cx, &mut link, &mut app).map_err(|broken| broken.by(Side::Link, Side::App));
-        match (sent, received) {
-            (Poll::Ready(Err(broken)), _) | (_, Poll::Ready(Err(broken))) => Poll::Ready(Err(broken)),
-            (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Poll::Ready(Ok(())),
-            _ => Poll::Pending,
-        }
-    });
-    match end.await {
+    let mut end = run(&mut app, &mut link, &mut up, &mut down, Pipe::has_delivered).await;
+    if end.is_ok() {
+        let ended = timeout(LINGER, run(&mut app, &mut link, &mut up, &mut down, |pipe| pipe.done)).await;
+        end = ended.unwrap_or(Ok(()));
+    }
+    match end {
         Ok(()) => {}
         Err((Side::App, error)) => {
             tracing::debug!(%error, "the app's side broke");
@@ -59,6 +58,23 @@ pub async fn copy(mut app: Stream, mut link: Channel<Stream>) {
     }
 }
 
+/// Moves bytes both ways until `is_over` holds for both directions, or a side breaks.
+async fn run(
+    app: &mut Stream,
+    link: &mut Channel<Stream>,
+    up: &mut Pipe,
+    down: &mut Pipe,
+    is_over: impl Fn(&Pipe) -> bool,
+) -> Result<(), (Side, io::Error)> {
+    poll_fn(|cx| {
+        let sent = up.poll(cx, app, link).map_err(|error| (Side::App, error))?;
+        let received = down.poll(cx, link, app).map_err(|error| (Side::Link, error))?;
+        let is_done = is_over(up) && is_over(down);
+        if is_done || (sent.is_ready() && received.is_ready()) { Poll::Ready(Ok(())) } else { Poll::Pending }
+    })
+    .await
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     App,
@@ -72,15 +88,6 @@ enum Broken {
     Sink(io::Error),
 }
 
-impl Broken {
-    fn by(self, source: Side, sink: Side) -> (Side, io::Error) {
-        match self {
-            Self::Source(error) => (source, error),
-            Self::Sink(error) => (sink, error),
-        }
-    }
-}
-
 /// One direction.
 #[derive(Debug, Default)]
 struct Pipe {
@@ -89,18 +96,46 @@ struct Pipe {
     sent: usize,
     unflushed: bool,
     source_ended: bool,
+    /// The sink takes no more; what the source says is read and forgotten.
+    deaf: bool,
     done: bool,
 }
 
 impl Pipe {
-    fn poll<R, W>(&mut self, cx: &mut Context<'_>, source: &mut R, sink: &mut W) -> Poll<Result<(), Broken>>
+    /// Whether everything that the sink will take is there.
+    fn has_delivered(&self) -> bool {
+        self.done || self.deaf
+    }
+
+    /// Moves what can be moved now; ready at the end, an error when the source broke.
+    fn poll<R, W>(&mut self, cx: &mut Context<'_>, source: &mut R, sink: &mut W) -> Poll<io::Result<()>>
+    where
+        R: AsyncRead + Unpin,
+        W: AsyncWrite + Unpin,
+    {
+        loop {
+            match ready!(self.poll_on(cx, source, sink)) {
+                Ok(()) => return Poll::Ready(Ok(())),
+                Err(Broken::Source(error)) => return Poll::Ready(Err(error)),
+                Err(Broken::Sink(error)) => {
+                    tracing::debug!(%error, "a side takes no more");
+                    (self.deaf, self.kept, self.sent) = (true, Vec::new(), 0);
+                    self.done = self.source_ended;
+                }
+            }
+        }
+    }
+
+    fn poll_on<R, W>(&mut self, cx: &mut Context<'_>, source: &mut R, sink: &mut W) -> Poll<Result<(), Broken>>
     where
         R: AsyncRead + Unpin,
         W: AsyncWrite + Unpin,
     {
         while !self.done {
             ready!(self.poll_write_kept(cx, sink)).map_err(Broken::Sink)?;
-            if self.source_ended {
+            if self.source_ended && self.deaf {
+                self.done = true;
+            } else if self.source_ended {
                 ready!(Pin::new(&mut *sink).poll_shutdown(cx)).map_err(Broken::Sink)?;
                 self.done = true;
             } else if SHARED.with_borrow_mut(|buffer| self.poll_move(cx, source, sink, buffer))?.is_pending() {
@@ -142,6 +177,9 @@ impl Pipe {
             self.source_ended = true;
             return Ok(Poll::Ready(()));
         }
+        if self.deaf {
+            return Ok(Poll::Ready(()));
+        }
         let written = match poll_write(cx, sink, bytes) {
             Poll::Ready(result) => result.map_err(Broken::Sink)?,
             Poll::Pending => 0,
@@ -153,7 +191,7 @@ impl Pipe {
 
     fn poll_idle<W: AsyncWrite + Unpin>(&mut self, cx: &mut Context<'_>, sink: &mut W) -> Poll<Result<(), Broken>> {
         self.kept = Vec::new();
-        if self.unflushed {
+        if self.unflushed && !self.deaf {
             ready!(Pin::new(sink).poll_flush(cx)).map_err(Broken::Sink)?;
             self.unflushed = false;
         }
