@@ -152,6 +152,7 @@ async fn answered(
     open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
 ) -> Result<(Response<Incoming>, HttpUpstream), Reason> {
     if let Some(mut upstream) = pool.take() {
+        note(&upstream, record);
         match send(&mut upstream, request, meter).await {
             Ok(response) => return Ok((response, upstream)),
             Err(SendFailure::Failed(reason)) => return Err(reason),
@@ -160,10 +161,18 @@ async fn answered(
     }
     // Boxed: dialling is rare and its state is large, and hyper copies the future of every request into its place.
     let mut upstream = Box::pin(pool.open(open(record))).await?;
+    note(&upstream, record);
     match send(&mut upstream, request, meter).await {
         Ok(response) => Ok((response, upstream)),
         Err(SendFailure::Failed(reason)) => Err(reason),
         Err(SendFailure::Unsent(_)) => Err(Reason::UpstreamClosed),
+    }
+}
+
+/// Writes down where a connection leads that an earlier call may have opened.
+fn note(upstream: &HttpUpstream, record: &mut Record) {
+    if let Some(addr) = upstream.addr() {
+        record.dialled(addr);
     }
 }
 

@@ -19,6 +19,10 @@ impl DialFailure {
         Self { reason, detail: "", addr: Some(addr) }
     }
 
+    pub(super) const fn detailed(self, detail: &'static str) -> Self {
+        Self { detail, ..self }
+    }
+
     pub(super) const fn because(reason: Reason, detail: &'static str) -> Self {
         Self { reason, detail, addr: None }
     }

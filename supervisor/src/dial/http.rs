@@ -1,8 +1,9 @@
 //! HTTP to an upstream or a guest's app: one exchange at a time on a connection of HTTP/1.1 behind the gate, or many on one
 //! of HTTP/2.
 
+use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -10,9 +11,11 @@ use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
+use super::form;
 use super::pool::Pool;
 use super::shared::{Place, Shared};
 use crate::conn::body::{Lease, Meter, RequestBody};
+use crate::conn::reply::Form;
 use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Limits};
 use crate::net::stream::{Prefixed, Stream};
@@ -25,18 +28,12 @@ const CALL_DEADLINE: Duration = Duration::from_secs(3600);
 /// A pooled connection whose last exchange has not left it after this long is stuck behind its peer.
 const READY_DEADLINE: Duration = Duration::from_millis(100);
 
-/// What the other side understands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Speaks {
-    /// HTTP/1.1.
-    #[default]
-    Http1,
-    /// HTTP/2 without asking first: apps of gRPC.
-    Http2,
-}
-
 /// A connection that can carry one exchange, or a place on one that carries many.
-pub struct HttpUpstream(Kind);
+pub struct HttpUpstream {
+    kind: Kind,
+    addr: Option<SocketAddr>,
+    opened: Instant,
+}
 
 enum Kind {
     Http1 { sender: SendRequest<RequestBody>, gate: GateHandle },
@@ -49,23 +46,37 @@ impl HttpUpstream {
     /// # Errors
     /// The reason for the record.
     pub(super) async fn http1(stream: Stream, limits: Limits) -> Result<Self, Reason> {
+        let addr = stream.peer_addr();
         let io = GatedIo::client(stream, limits);
         let gate = io.handle();
         let (sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(|_| Reason::UpstreamClosed)?;
         // Ends when the sender is dropped, the other side closes, or the protocol changes; its error is that of the exchange
         // in progress.
         tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
-        Ok(Self(Kind::Http1 { sender, gate }))
+        Ok(Self { kind: Kind::Http1 { sender, gate }, addr, opened: Instant::now() })
     }
 
     pub(super) fn http2(shared: &Shared) -> Option<Self> {
-        Some(Self(Kind::Http2 { _place: shared.place()?, shared: shared.clone() }))
+        let place = shared.place()?;
+        let (addr, opened) = (shared.addr(), shared.opened());
+        Some(Self { kind: Kind::Http2 { shared: shared.clone(), _place: place }, addr, opened })
+    }
+
+    /// Where it leads, if that has an address.
+    #[must_use]
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.addr
+    }
+
+    /// When it was opened.
+    pub(super) fn opened(&self) -> Instant {
+        self.opened
     }
 
     /// Whether another exchange may start on it, now or as soon as hyper has seen the end of the last one.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        match &self.0 {
+        match &self.kind {
             Kind::Http1 { sender, gate } => !sender.is_closed() && gate.is_reusable(),
             Kind::Http2 { shared, .. } => shared.is_open(),
         }
@@ -73,7 +84,7 @@ impl HttpUpstream {
 
     /// Whether its place is given back by dropping it, not by keeping it.
     pub(super) fn is_shared(&self) -> bool {
-        matches!(self.0, Kind::Http2 { .. })
+        matches!(self.kind, Kind::Http2 { .. })
     }
 }
 
@@ -103,10 +114,10 @@ pub enum SendFailure {
 /// [`SendFailure`]
 pub async fn send(
     upstream: &mut HttpUpstream,
-    request: Request<RequestBody>,
+    mut request: Request<RequestBody>,
     meter: &Meter,
 ) -> Result<Response<Incoming>, SendFailure> {
-    match &mut upstream.0 {
+    match &mut upstream.kind {
         Kind::Http1 { sender, gate } => {
             if !sender.is_ready() {
                 let ready = tokio::time::timeout(READY_DEADLINE, sender.ready()).await;
@@ -114,11 +125,15 @@ pub async fn send(
                     return Err(SendFailure::Unsent(Box::new(request)));
                 }
             }
+            form::http1(&mut request).map_err(SendFailure::Failed)?;
             let answer = answer_in_time(sender.try_send_request(request), meter, ANSWER_DEADLINE).await;
             answered(answer, || gate.refusal().is_some())
         }
         Kind::Http2 { shared, .. } => {
-            let answer = answer_in_time(shared.sender.try_send_request(request), meter, CALL_DEADLINE).await;
+            form::http2(&mut request, shared.scheme()).map_err(SendFailure::Failed)?;
+            let is_call = Form::of(request.headers()) != Form::Problem;
+            let deadline = if is_call { CALL_DEADLINE } else { ANSWER_DEADLINE };
+            let answer = answer_in_time(shared.sender.try_send_request(request), meter, deadline).await;
             shared.answered();
             answered(answer, || false)
         }
@@ -176,7 +191,7 @@ impl PoolLease {
 
 impl Lease for PoolLease {
     fn broken(&self) -> (Reason, &'static str) {
-        let refused = match &self.upstream.0 {
+        let refused = match &self.upstream.kind {
             Kind::Http1 { gate, .. } => gate.refusal(),
             Kind::Http2 { .. } => None,
         };

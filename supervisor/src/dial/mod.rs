@@ -2,13 +2,16 @@
 //! rule that granted it; a caller of this module has no other way to say where to.
 
 mod failure;
+mod form;
 mod health;
 mod http;
+mod key;
 mod ping;
 mod pool;
 mod race;
 mod resolve;
 mod shared;
+mod speaks;
 mod tls;
 
 use std::cell::Cell;
@@ -39,8 +42,9 @@ use self::resolve::Sources;
 
 pub use self::failure::DialFailure;
 pub use self::health::health;
-pub use self::http::{HttpUpstream, PoolLease, SendFailure, Speaks, send, switched};
+pub use self::http::{HttpUpstream, PoolLease, SendFailure, send, switched};
 pub use self::pool::{Pool, Pools};
+pub use self::speaks::Speaks;
 
 /// Everything about a dial together: lookup, attempts, handshakes.
 const DIAL_DEADLINE: Duration = Duration::from_secs(30);
@@ -153,7 +157,7 @@ impl Dialer {
         loop {
             let (tcp, addr) = race(&mut addresses, async |addr| connect(sources, addr).await).await?;
             trial.answered();
-            match self.secured(tcp, permit, target, caller, host, addr).await {
+            match self.secured(Stream::Tcp(tcp), permit, caller, addr).await {
                 Ok(stream) => return Ok(Upstream { stream, addr }),
                 Err(failure) if failure.is_of_one_address() && !addresses.is_empty() => {}
                 Err(failure) => return Err(failure),
@@ -161,23 +165,25 @@ impl Dialer {
         }
     }
 
+    /// Adds the TLS that the permit's rule asks for.
     async fn secured(
         &self,
-        tcp: TcpStream,
+        stream: Stream,
         permit: &Permit,
-        target: &EgressTarget,
         caller: &Endpoint,
-        host: &str,
         addr: SocketAddr,
     ) -> Result<Stream, DialFailure> {
-        match target {
-            EgressTarget::Workload { spiffe_id, protocol, .. } => {
-                self.tls.to_workload(tcp, caller, spiffe_id, *protocol, addr).await
+        let (host, _) = destination(permit)?;
+        let alpn = speaks::offered(permit);
+        match permit.target() {
+            Some(EgressTarget::Workload { spiffe_id, .. }) => {
+                self.tls.to_workload(stream, caller, spiffe_id, alpn, addr).await
             }
-            EgressTarget::External { tls: UpstreamTls::Originate, ca, .. } => {
-                self.tls.to_external(tcp, host, ca.as_deref(), permit, addr).await
+            Some(EgressTarget::External { tls: UpstreamTls::Originate, ca, .. }) => {
+                self.tls.to_external(stream, host, ca.as_deref(), alpn, permit, addr).await
             }
-            EgressTarget::External { .. } | EgressTarget::Cidr { .. } => Ok(Stream::Tcp(tcp)),
+            Some(EgressTarget::External { .. } | EgressTarget::Cidr { .. }) => Ok(stream),
+            None => Err(DialFailure::new(Reason::NoGrant)),
         }
     }
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
-use super::http::{HttpUpstream, Speaks};
+use super::Speaks;
+use super::http::HttpUpstream;
 use super::shared::{Most, Shared};
 use crate::gate::Limits;
 use crate::net::stream::Stream;
@@ -21,6 +22,8 @@ use crate::reason::Reason;
 const MAX_IDLE: usize = 64;
 /// An idle connection is closed after this long: servers close theirs after 5 s at the earliest.
 const IDLE_TIME: Duration = Duration::from_secs(4);
+/// A connection takes no exchange after this long, however busy: names lead elsewhere meanwhile, and certificates end.
+const MAX_AGE: Duration = Duration::from_mins(5);
 
 /// The pools, by key.
 #[derive(Default)]
@@ -50,8 +53,10 @@ impl Pools {
             let mut words = key.split(' ').skip(1);
             let is_in_use = words.next().zip(words.next()).is_some_and(|(pod, number)| in_use(pod, number));
             let idle_time = if is_in_use { IDLE_TIME } else { Duration::ZERO };
-            pool.idle.borrow_mut().retain(|(_, since)| now.duration_since(*since) < idle_time);
-            pool.shared.borrow_mut().retain(|shared| shared.is_worth_keeping(idle_time));
+            let is_young = |opened| now.duration_since(opened) < pool.max_age;
+            let is_fresh = |since| now.duration_since(since) < idle_time;
+            pool.idle.borrow_mut().retain(|(upstream, since)| is_young(upstream.opened()) && is_fresh(*since));
+            pool.shared.borrow_mut().retain(|shared| is_young(shared.opened()) && shared.is_worth_keeping(idle_time));
             Rc::strong_count(pool) > 1 || !pool.is_empty()
         });
     }
@@ -61,6 +66,9 @@ impl Pools {
 pub struct Pool {
     speaks: Speaks,
     limits: Limits,
+    max_age: Duration,
+    /// Whether the last connection agreed on HTTP/2. Until one is open, it is taken for granted.
+    agreed_http2: Cell<bool>,
     idle: RefCell<Vec<(HttpUpstream, Instant)>>,
     shared: RefCell<Vec<Shared>>,
     most: Most,
@@ -75,6 +83,8 @@ impl Pool {
         Self {
             speaks,
             limits,
+            max_age: MAX_AGE,
+            agreed_http2: Cell::new(true),
             idle: RefCell::default(),
             shared: RefCell::default(),
             most: Most::default(),
@@ -92,12 +102,13 @@ impl Pool {
     /// The connection that was used last, if one is still open; or a place on a shared one.
     #[must_use]
     pub fn take(&self) -> Option<HttpUpstream> {
-        if self.speaks == Speaks::Http2 {
-            return self.shared.borrow().iter().find_map(HttpUpstream::http2);
+        let place = |shared: &Shared| HttpUpstream::http2(shared).filter(|place| self.is_young(place.opened()));
+        if let Some(upstream) = self.shared.borrow().iter().find_map(place) {
+            return Some(upstream);
         }
         let mut idle = self.idle.borrow_mut();
         while let Some((upstream, since)) = idle.pop() {
-            if since.elapsed() < IDLE_TIME && upstream.is_usable() {
+            if since.elapsed() < IDLE_TIME && self.is_young(upstream.opened()) && upstream.is_usable() {
                 return Some(upstream);
             }
         }
@@ -109,12 +120,12 @@ impl Pool {
     /// # Errors
     /// The reason for the record.
     pub async fn open(&self, open: impl Future<Output = Result<Stream, Reason>>) -> Result<HttpUpstream, Reason> {
-        if self.speaks == Speaks::Http1 {
-            return HttpUpstream::http1(open.await?, self.limits).await;
+        if !self.may_share() {
+            return self.start(open.await?).await;
         }
         let since = Instant::now();
         // Never closed, so a turn always comes.
-        let _turn = self.dialling.acquire().await;
+        let turn = self.dialling.acquire().await;
         if let Some(upstream) = self.take() {
             return Ok(upstream);
         }
@@ -122,8 +133,31 @@ impl Pool {
         if let Some((_, reason)) = self.failed.get().filter(|(at, _)| *at > since) {
             return Err(reason);
         }
-        let dialled = async { Shared::start(open.await?, self.most.clone(), &self.limits).await };
-        let shared = dialled.await.inspect_err(|reason| self.failed.set(Some((Instant::now(), *reason))))?;
+        // Meanwhile the other side has turned out to speak HTTP/1.1: each exchange needs a connection of its own.
+        if !self.may_share() {
+            drop(turn);
+            return self.start(open.await?).await;
+        }
+        let dialled = async { self.start(open.await?).await };
+        dialled.await.inspect_err(|reason| self.failed.set(Some((Instant::now(), *reason))))
+    }
+
+    /// Whether its connections carry many exchanges, as far as is known.
+    fn may_share(&self) -> bool {
+        match self.speaks {
+            Speaks::Http1 => false,
+            Speaks::Http2 => true,
+            Speaks::Agreed => self.agreed_http2.get(),
+        }
+    }
+
+    async fn start(&self, stream: Stream) -> Result<HttpUpstream, Reason> {
+        let is_http2 = self.speaks.is_http2(&stream);
+        self.agreed_http2.set(is_http2);
+        if !is_http2 {
+            return HttpUpstream::http1(stream, self.limits).await;
+        }
+        let shared = Shared::start(stream, self.most.clone(), &self.limits).await?;
         let upstream = HttpUpstream::http2(&shared).ok_or(Reason::UpstreamClosed)?;
         self.shared.borrow_mut().push(shared);
         Ok(upstream)
@@ -139,5 +173,48 @@ impl Pool {
 
     fn is_empty(&self) -> bool {
         self.idle.borrow().is_empty() && self.shared.borrow().is_empty()
+    }
+
+    fn is_young(&self, opened: Instant) -> bool {
+        opened.elapsed() < self.max_age
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// A pool, and as many connections as it asks for.
+    async fn opened(pool: &Pool, listener: &TcpListener) -> HttpUpstream {
+        let addr = listener.local_addr().expect("bound");
+        let open = async { TcpStream::connect(addr).await.map(Stream::Tcp).map_err(|_| Reason::UpstreamRefused) };
+        pool.open(open).await.expect("open")
+    }
+
+    // covers: D5f
+    #[tokio::test]
+    async fn a_connection_that_is_never_idle_is_still_given_up_at_its_age() {
+        assert_eq!(Pool::new(Speaks::Http1, Limits::default()).max_age, Duration::from_secs(300));
+        let local = tokio::task::LocalSet::new();
+        local
+            .run_until(async {
+                let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+                for speaks in [Speaks::Http1, Speaks::Http2] {
+                    let max_age = Duration::from_millis(400);
+                    let pool = Pool { max_age, ..Pool::new(speaks, Limits::default()) };
+                    let upstream = opened(&pool, &listener).await;
+                    let born = upstream.opened();
+                    pool.put(upstream);
+                    while let Some(upstream) = pool.take() {
+                        assert!(born.elapsed() < max_age * 50, "{speaks:?} is used for ever");
+                        pool.put(upstream);
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    assert!(born.elapsed() >= max_age, "{speaks:?} was idle for no time at all");
+                }
+            })
+            .await;
     }
 }

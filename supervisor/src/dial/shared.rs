@@ -1,12 +1,14 @@
-//! HTTP/2 connections to apps, each shared by many exchanges.
+//! HTTP/2 connections to apps and upstreams, each shared by many exchanges.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use http::uri::Scheme;
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
@@ -49,14 +51,19 @@ struct Use {
     /// Wakes what looks at them.
     look: RefCell<Option<Waker>>,
     last: Cell<Instant>,
+    opened: Instant,
+    addr: Option<SocketAddr>,
+    scheme: Scheme,
 }
 
 /// One exchange's place on a connection; given back when dropped.
 pub(super) struct Place(Rc<Use>);
 
 impl Shared {
-    /// Speaks HTTP/2 on a fresh connection, which the app is known to understand.
+    /// Speaks HTTP/2 on a fresh connection, whose other side is known to understand it.
     pub(super) async fn start(stream: Stream, most: Most, limits: &Limits) -> Result<Self, Reason> {
+        let addr = stream.peer_addr();
+        let scheme = if matches!(stream, Stream::TlsClient(_)) { Scheme::HTTPS } else { Scheme::HTTP };
         let starting = Builder::new(Local)
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
@@ -70,6 +77,9 @@ impl Shared {
             answered: Cell::new(false),
             look: RefCell::default(),
             last: Cell::new(Instant::now()),
+            opened: Instant::now(),
+            addr,
+            scheme,
         });
         let (watched, learned) = (Rc::clone(&use_), most.clone());
         // Ends when every sender is dropped or the app closes; its error is that of the exchanges in progress.
@@ -99,6 +109,18 @@ impl Shared {
         {
             look.wake();
         }
+    }
+
+    pub(super) fn addr(&self) -> Option<SocketAddr> {
+        self.use_.addr
+    }
+
+    pub(super) fn opened(&self) -> Instant {
+        self.use_.opened
+    }
+
+    pub(super) fn scheme(&self) -> &Scheme {
+        &self.use_.scheme
     }
 
     pub(super) fn is_open(&self) -> bool {

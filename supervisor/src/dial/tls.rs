@@ -6,28 +6,30 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use nova_policy::workloads::Protocol;
 use nova_proto::ids::SpiffeId;
 use rustls::ClientConfig;
 use rustls_pki_types::{CertificateDer, ServerName};
-use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::DialFailure;
+use super::speaks::Alpn;
 use crate::decide::Permit;
 use crate::identity::RootSet;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::Endpoint;
 use crate::tls::{
-    ALPN_HTTP1, ExternalRoots, HandshakeFailure, TrustCell, client_config_for_external, client_config_for_workload,
+    ALPN_HTTP2, ExternalRoots, HandshakeFailure, TrustCell, client_config_for_external, client_config_for_workload,
 };
 
 /// A handshake that takes longer counts as not answering.
 const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 
-/// The caller's SVID cell by its address, the callee, and whether HTTP is offered.
-type WorkloadKey = (usize, SpiffeId, bool);
+/// A gRPC server that speaks HTTP/1.1 only.
+const NO_HTTP2: &str = "no_http2";
+
+/// The caller's SVID cell by its address, the callee, and what is offered.
+type WorkloadKey = (usize, SpiffeId, Alpn);
 /// A configuration, and the caller that it was made for.
 type WorkloadConfig = (Weak<Endpoint>, Arc<ClientConfig>);
 
@@ -35,7 +37,7 @@ type WorkloadConfig = (Weak<Endpoint>, Arc<ClientConfig>);
 pub(super) struct Originator {
     trust: Arc<TrustCell>,
     workloads: RefCell<HashMap<WorkloadKey, WorkloadConfig>>,
-    external: RefCell<HashMap<String, Arc<ClientConfig>>>,
+    external: RefCell<HashMap<(String, Alpn), Arc<ClientConfig>>>,
 }
 
 impl Originator {
@@ -43,41 +45,47 @@ impl Originator {
         Self { trust, workloads: RefCell::default(), external: RefCell::default() }
     }
 
+    /// Grows whenever we believe other CAs of workloads.
+    pub(super) fn trust_version(&self) -> u64 {
+        self.trust.version()
+    }
+
     /// Mutual TLS: the caller's SVID on our side, exactly `callee` on the other.
     pub(super) async fn to_workload(
         &self,
-        tcp: TcpStream,
+        stream: Stream,
         caller: &Endpoint,
         callee: &SpiffeId,
-        protocol: Protocol,
+        alpn: Alpn,
         addr: SocketAddr,
     ) -> Result<Stream, DialFailure> {
-        let config = self.workload_config(caller, callee, protocol == Protocol::Http)?;
+        let config = self.workload_config(caller, callee, alpn)?;
         let name = ServerName::IpAddress(addr.ip().into());
-        handshake(tcp, config, name, addr).await
+        handshake(stream, config, name, addr).await
     }
 
     /// TLS to a host outside, verified by name against the web's roots or the rule's own CA.
     pub(super) async fn to_external(
         &self,
-        tcp: TcpStream,
+        stream: Stream,
         host: &str,
         ca: Option<&str>,
+        alpn: Alpn,
         permit: &Permit,
         addr: SocketAddr,
     ) -> Result<Stream, DialFailure> {
-        let config = self.external_config(ca, permit)?;
+        let config = self.external_config(ca, alpn, permit)?;
         let name = ServerName::try_from(host.to_owned()).map_err(|_| DialFailure::new(Reason::BadDestination))?;
-        handshake(tcp, config, name, addr).await
+        handshake(stream, config, name, addr).await
     }
 
     fn workload_config(
         &self,
         caller: &Endpoint,
         callee: &SpiffeId,
-        http: bool,
+        alpn: Alpn,
     ) -> Result<Arc<ClientConfig>, DialFailure> {
-        let key = (std::ptr::from_ref(&*caller.svid) as usize, callee.clone(), http);
+        let key = (std::ptr::from_ref(&*caller.svid) as usize, callee.clone(), alpn);
         let mut configs = self.workloads.borrow_mut();
         if let Some((owner, config)) = configs.get(&key)
             && owner.strong_count() > 0
@@ -85,7 +93,6 @@ impl Originator {
             return Ok(Arc::clone(config));
         }
         configs.retain(|_, (owner, _)| owner.strong_count() > 0);
-        let alpn: &[&[u8]] = if http { &[ALPN_HTTP1] } else { &[] };
         let svid = Arc::clone(&caller.svid);
         let config = client_config_for_workload(svid, Arc::clone(&self.trust), callee.clone(), alpn)
             .map_err(|_| DialFailure::new(Reason::UpstreamIdentity))?;
@@ -93,9 +100,9 @@ impl Originator {
         Ok(config)
     }
 
-    fn external_config(&self, ca: Option<&str>, permit: &Permit) -> Result<Arc<ClientConfig>, DialFailure> {
+    fn external_config(&self, ca: Option<&str>, alpn: Alpn, permit: &Permit) -> Result<Arc<ClientConfig>, DialFailure> {
         // The certificates travel in the bundle, so a configuration belongs to a revision.
-        let key = ca.map(|ca| format!("{}/{ca}", permit.policy().revision())).unwrap_or_default();
+        let key = (ca.map(|ca| format!("{}/{ca}", permit.policy().revision())).unwrap_or_default(), alpn);
         if let Some(config) = self.external.borrow().get(&key) {
             return Ok(Arc::clone(config));
         }
@@ -109,8 +116,8 @@ impl Originator {
                 ExternalRoots::Custom(Arc::new(RootSet::from_der(name, certificates).map_err(refuse)?))
             }
         };
-        let config = client_config_for_external(&roots, &[ALPN_HTTP1])
-            .map_err(|_| DialFailure::new(Reason::UpstreamIdentity))?;
+        let config =
+            client_config_for_external(&roots, alpn).map_err(|_| DialFailure::new(Reason::UpstreamIdentity))?;
         let mut configs = self.external.borrow_mut();
         if configs.len() >= 64 {
             configs.clear();
@@ -121,20 +128,28 @@ impl Originator {
 }
 
 async fn handshake(
-    tcp: TcpStream,
+    stream: Stream,
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
     addr: SocketAddr,
 ) -> Result<Stream, DialFailure> {
-    let connecting = TlsConnector::from(config).connect(name, tcp);
-    match tokio::time::timeout(HANDSHAKE_DEADLINE, connecting).await {
-        Err(_) => Err(DialFailure::at(Reason::UpstreamTimeout, addr)),
-        Ok(Ok(tls)) => Ok(Stream::TlsClient(Box::new(tls))),
+    let needs_http2 = config.alpn_protocols == [ALPN_HTTP2];
+    let connecting = TlsConnector::from(config).connect(name, stream);
+    let failed = match tokio::time::timeout(HANDSHAKE_DEADLINE, connecting).await {
+        Err(_) => HandshakeFailure::Timeout,
+        Ok(Ok(tls)) => {
+            let stream = Stream::TlsClient(Box::new(tls));
+            if needs_http2 && stream.alpn() != Some(ALPN_HTTP2) {
+                return Err(DialFailure::at(Reason::UpstreamMalformed, addr).detailed(NO_HTTP2));
+            }
+            return Ok(stream);
+        }
         Ok(Err(error)) => {
             tracing::debug!(%addr, %error, "TLS to the upstream failed");
-            Err(DialFailure::at(reason_of(HandshakeFailure::from_io(&error)), addr))
+            HandshakeFailure::from_io(&error)
         }
-    }
+    };
+    Err(DialFailure::at(reason_of(failed), addr).detailed(failed.as_str()))
 }
 
 fn reason_of(failure: HandshakeFailure) -> Reason {

@@ -1,6 +1,7 @@
 //! One type for every kind of connection, so that what carries bytes has no type parameters.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,34 +19,48 @@ pub enum Stream {
     Tcp(TcpStream),
     /// TLS that we terminate.
     TlsServer(Box<server::TlsStream<TcpStream>>),
-    /// TLS that we originate.
-    TlsClient(Box<client::TlsStream<TcpStream>>),
+    /// TLS that we originate, over TCP or over the tunnel of a parent proxy.
+    TlsClient(Box<client::TlsStream<Stream>>),
     /// A guest.
     Guest(Box<GuestStream>),
 }
 
 impl Stream {
-    /// The protocol that a handshake of ours as the server agreed on.
+    /// The protocol that the handshake agreed on.
     #[must_use]
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
             Self::TlsServer(tls) => tls.get_ref().1.alpn_protocol(),
-            Self::Tcp(_) | Self::TlsClient(_) | Self::Guest(_) => None,
+            Self::TlsClient(tls) => tls.get_ref().1.alpn_protocol(),
+            Self::Tcp(_) | Self::Guest(_) => None,
+        }
+    }
+
+    /// The other end's address, if the connection has one.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.tcp()?.peer_addr().ok()
+    }
+
+    fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Self::Tcp(tcp) => Some(tcp),
+            Self::TlsServer(tls) => Some(tls.get_ref().0),
+            Self::TlsClient(tls) => tls.get_ref().0.tcp(),
+            Self::Guest(_) => None,
         }
     }
 
     /// Ends the connection so that the other side sees a reset, where its transport can say so.
     pub async fn abort(mut self) {
-        match &mut self {
-            Self::Tcp(tcp) => reset_on_close(tcp),
-            Self::TlsServer(tls) => reset_on_close(tls.get_ref().0),
-            Self::TlsClient(tls) => reset_on_close(tls.get_ref().0),
-            Self::Guest(guest) => {
-                if let GuestStream::Framed(framed) = &mut **guest {
-                    // A guest that does not read must not hold us: it then sees a cut, which is a reset as well.
-                    let _ = tokio::time::timeout(Duration::from_millis(100), framed.abort()).await;
-                }
-            }
+        if let Some(tcp) = self.tcp() {
+            reset_on_close(tcp);
+        }
+        if let Self::Guest(guest) = &mut self
+            && let GuestStream::Framed(framed) = &mut **guest
+        {
+            // A guest that does not read must not hold us: it then sees a cut, which is a reset as well.
+            let _ = tokio::time::timeout(Duration::from_millis(100), framed.abort()).await;
         }
     }
 }

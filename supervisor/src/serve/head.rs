@@ -1,6 +1,5 @@
 //! Heads of requests: what is checked of them, and how they name their destination, whatever the direction.
 
-use http::uri::Scheme;
 use http::{HeaderValue, Method, Uri, Version, header, request};
 use nova_policy::path::CanonicalPath;
 
@@ -31,7 +30,7 @@ pub fn check_fields(head: &request::Parts, body: &Inbound, limits: &Limits, reco
 #[must_use]
 pub fn body_rules(bounds: &HttpBounds, body: &Inbound, speaks: Speaks) -> BodyRules {
     let rules = bounds.requests.clone();
-    let shares = speaks == Speaks::Http2 && matches!(body, Inbound::Http2(_));
+    let shares = speaks != Speaks::Http1 && matches!(body, Inbound::Http2(_));
     if shares { rules.without_time() } else { rules }
 }
 
@@ -42,31 +41,14 @@ pub fn asks_for_websocket(head: &request::Parts) -> bool {
     head.version == Version::HTTP_11 && head.method == Method::GET && headers::is_to_websocket(&head.headers)
 }
 
-/// Names the destination as the version of HTTP that the other side speaks does.
+/// Names the destination as it was read. `dial` gives it the form of the version that the other side speaks.
 ///
 /// # Errors
 /// [`Reason::BadPath`], when that cannot be written.
-pub fn readdress(
-    head: &mut request::Parts,
-    scheme: Scheme,
-    authority: HeaderValue,
-    path: &CanonicalPath,
-    speaks: Speaks,
-) -> Result<(), Reason> {
-    let target = path.path_and_query();
-    match speaks {
-        Speaks::Http1 => {
-            head.headers.insert(header::HOST, authority);
-            head.uri = Uri::try_from(target).map_err(|_| Reason::BadPath)?;
-            head.version = Version::HTTP_11;
-        }
-        Speaks::Http2 => {
-            head.headers.remove(header::HOST);
-            let uri = Uri::builder().scheme(scheme).authority(authority.as_bytes()).path_and_query(target);
-            head.uri = uri.build().map_err(|_| Reason::BadPath)?;
-            head.version = Version::HTTP_2;
-        }
-    }
+pub fn readdress(head: &mut request::Parts, authority: HeaderValue, path: &CanonicalPath) -> Result<(), Reason> {
+    head.headers.insert(header::HOST, authority);
+    head.uri = Uri::try_from(path.path_and_query()).map_err(|_| Reason::BadPath)?;
+    head.version = Version::HTTP_11;
     head.extensions.clear();
     Ok(())
 }

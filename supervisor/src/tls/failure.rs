@@ -183,6 +183,9 @@ fn from_certificate_error(error: &CertificateError) -> HandshakeFailure {
         | CertificateError::NotValidYet
         | CertificateError::NotValidYetContext { .. } => HandshakeFailure::PeerExpired,
         CertificateError::Revoked => HandshakeFailure::PeerRevoked,
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            HandshakeFailure::ExtendedKeyUsage
+        }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             HandshakeFailure::WrongIdentity
         }

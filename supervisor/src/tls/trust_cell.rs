@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
@@ -11,6 +12,7 @@ use crate::identity::TrustBundles;
 /// Whom we believe now.
 pub struct TrustCell {
     current: ArcSwap<TrustBundles>,
+    version: AtomicU64,
     changed: watch::Sender<u64>,
 }
 
@@ -31,8 +33,15 @@ impl TrustCell {
     pub fn store(&self, bundles: Arc<TrustBundles>) {
         if !bundles.same_as(&self.current.load()) {
             self.current.store(bundles);
+            self.version.fetch_add(1, Ordering::Release);
             self.changed.send_modify(|count| *count += 1);
         }
+    }
+
+    /// Grows whenever other bundles come into force.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Changes whenever other bundles come into force.
@@ -44,7 +53,7 @@ impl TrustCell {
 
 impl From<Arc<TrustBundles>> for TrustCell {
     fn from(bundles: Arc<TrustBundles>) -> Self {
-        Self { current: ArcSwap::from(bundles), changed: watch::Sender::new(0) }
+        Self { current: ArcSwap::from(bundles), version: AtomicU64::new(0), changed: watch::Sender::new(0) }
     }
 }
 

@@ -8,6 +8,7 @@ mod guest;
 pub mod h2;
 mod hpack;
 mod http;
+pub mod secure;
 mod upstream;
 
 use std::fs::{self, File};

@@ -1,7 +1,6 @@
 //! One request: checked, decided, and re-made from what was decided.
 
-use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, Version, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header, request};
 use nova_policy::data::{EgressTarget, UpstreamTls};
 use nova_policy::host::Authority;
 use nova_policy::input::Input;
@@ -54,13 +53,12 @@ impl Connection {
         if upgrades {
             headers::set_websocket(&mut head.headers);
         }
-        let speaks = speaks(&permit, head.version);
-        finish(&mut head, &authority, &path, speaks)?;
+        let speaks = Speaks::of(&permit, head.version);
+        finish(&mut head, &authority, &path)?;
         let rules = body_rules(&self.bounds, &body, speaks);
         let (body, meter) = RequestBody::new(body);
         let body = body.under(rules);
-        let key = self.pool_key(&permit, speaks);
-        let pool = self.guest.egress.dialer.pools().get(&key, speaks, self.bounds.answer_gate);
+        let pool = self.guest.egress.dialer.pool(&permit, &self.guest.endpoint, speaks, self.bounds.answer_gate);
         let forward = Forward { request: Request::from_parts(head, body), meter, pool, in_flight: call.in_flight() };
         Ok((permit, forward))
     }
@@ -123,22 +121,6 @@ impl Connection {
         record.upgraded();
         if with_tls { Ok(permit) } else { Err(Reason::NoGrant) }
     }
-
-    fn pool_key(&self, permit: &Permit, speaks: Speaks) -> String {
-        let (spec, input) = (&self.guest.spec, permit.input());
-        let svid = self.guest.endpoint.svid.current();
-        format!(
-            "out {} {} {}:{} {} {} {} {speaks:?} {}",
-            spec.pod_uid,
-            spec.generation,
-            input.dest_host().unwrap_or_default(),
-            input.dest_port().unwrap_or_default(),
-            permit.rule(),
-            permit.policy().revision(),
-            svid.as_ref().map_or("", |svid| svid.serial.as_str()),
-            self.bounds.answer_gate.head_bytes,
-        )
-    }
 }
 
 /// What a request asks for.
@@ -153,27 +135,12 @@ fn parse(authority: &str) -> Result<Authority, Reason> {
     Authority::parse(authority).map_err(|_| Reason::BadDestination)
 }
 
-/// What the destination understands. An app that speaks HTTP/2 without TLS and without asking knows that its destination does.
-fn speaks(permit: &Permit, version: Version) -> Speaks {
-    let is_plain = match permit.target() {
-        Some(EgressTarget::External { tls, .. }) => *tls != UpstreamTls::Originate,
-        Some(EgressTarget::Cidr { .. }) => true,
-        Some(EgressTarget::Workload { .. }) | None => false,
-    };
-    if is_plain && version == Version::HTTP_2 { Speaks::Http2 } else { Speaks::Http1 }
-}
-
 /// The last step on every way to a destination: gives the head of a permitted request the form in which it is sent. What an
 /// app must not have a say in is put into it here, after everything that came from the app was checked.
-fn finish(
-    head: &mut request::Parts,
-    authority: &Authority,
-    path: &CanonicalPath,
-    speaks: Speaks,
-) -> Result<(), Reason> {
+fn finish(head: &mut request::Parts, authority: &Authority, path: &CanonicalPath) -> Result<(), Reason> {
     join_cookies(&mut head.headers);
     let authority = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
-    readdress(head, Scheme::HTTP, authority, path, speaks)
+    readdress(head, authority, path)
 }
 
 /// What the caller asked for, as far as it may be written down.

@@ -71,7 +71,7 @@ impl Connection<'_> {
         }
         head.headers.insert(headers::XFF, self.source.clone());
         join_cookies(&mut head.headers);
-        readdress(&mut head, Scheme::HTTP, canonical, &path, self.speaks)?;
+        readdress(&mut head, canonical, &path)?;
         let rules = body_rules(&self.bounds, &body, self.speaks);
         let (body, meter) = RequestBody::new(body);
         let body = body.under(rules);

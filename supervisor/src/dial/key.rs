@@ -1,0 +1,37 @@
+//! Which calls may share connections to an upstream: those that are the same in everything that makes connections different.
+
+use std::rc::Rc;
+
+use nova_policy::data::EgressTarget;
+
+use super::{Dialer, Pool, Speaks};
+use crate::decide::Permit;
+use crate::gate::Limits;
+use crate::state::endpoint::Endpoint;
+
+impl Dialer {
+    /// The connections that may carry what `permit` grants to `caller`, and whose answers keep to `limits`.
+    ///
+    /// Pod and generation: nobody gets another workload's connection. Host, port, rule and revision: they say scheme, CA and
+    /// everything else about the destination. SVID and trust: who we are there, and whom we believed when we connected. Not the
+    /// address: it is chosen, and checked, when a connection is made, and none is used for longer than five minutes.
+    #[must_use]
+    pub fn pool(&self, permit: &Permit, caller: &Endpoint, speaks: Speaks, limits: Limits) -> Rc<Pool> {
+        let (spec, input) = (caller.spec(), permit.input());
+        let svid = caller.svid.current();
+        let is_workload = matches!(permit.target(), Some(EgressTarget::Workload { .. }));
+        let key = format!(
+            "out {} {} {speaks:?} {}:{} {} {} {} {} {}",
+            spec.pod_uid,
+            spec.generation,
+            input.dest_host().unwrap_or_default(),
+            input.dest_port().unwrap_or_default(),
+            permit.rule(),
+            permit.policy().revision(),
+            svid.as_ref().map_or("", |svid| svid.serial.as_str()),
+            if is_workload { self.tls.trust_version() } else { 0 },
+            limits.head_bytes,
+        );
+        self.pools.get(&key, speaks, limits)
+    }
+}
