@@ -89,6 +89,8 @@ fn ask(link: &mut Link, request: &str) -> data::Answer {
 }
 
 // covers: A7c
+// covers: D7.36
+// covers: D7.37
 #[test]
 fn requests_in_forms_that_a_proxy_does_not_take_are_refused_with_help() {
     let node = Node::start();
@@ -121,6 +123,7 @@ fn requests_in_forms_that_a_proxy_does_not_take_are_refused_with_help() {
 
 // covers: A7c
 // covers: A7d
+// covers: D7.31
 #[test]
 fn the_uri_decides_and_host_is_made_from_it() {
     let node = Node::start();
@@ -152,6 +155,7 @@ fn the_uri_decides_and_host_is_made_from_it() {
 }
 
 // covers: A7c
+// covers: D7.32
 #[test]
 fn a_refused_connect_closes_and_its_payload_is_no_request() {
     for half_close in [true, false] {
@@ -174,6 +178,7 @@ fn a_refused_connect_closes_and_its_payload_is_no_request() {
 }
 
 // covers: A7c
+// covers: D12e
 #[test]
 fn an_opaque_tunnel_carries_both_ways_and_keeps_each_end() {
     for half_close in [true, false] {
@@ -216,6 +221,7 @@ fn an_opaque_tunnel_carries_both_ways_and_keeps_each_end() {
 
 // covers: A7c
 // covers: A3c
+// covers: D7.33
 #[test]
 fn tls_in_a_tunnel_must_name_the_tunnels_host() {
     let node = Node::start();
@@ -285,6 +291,7 @@ fn an_app_that_speaks_tls_to_a_workload_is_closed() {
 }
 
 // covers: A7c
+// covers: D7.33
 #[test]
 fn requests_in_an_inspected_tunnel_are_decided_one_by_one() {
     let node = Node::start();
@@ -429,6 +436,8 @@ rules:
 }
 
 // covers: A7c
+// covers: D7.12
+// covers: D7.41
 #[test]
 fn own_listeners_are_reached_by_the_name_of_their_workload_only_even_in_a_lab() {
     let rules = "

@@ -157,6 +157,8 @@ pub struct Plan {
     /// More lines of `[policy]` and of `[audit]`.
     pub policy: &'static str,
     pub audit: &'static str,
+    /// And of `[resolver]`.
+    pub resolver: &'static str,
 }
 
 impl Default for Plan {
@@ -173,6 +175,7 @@ impl Default for Plan {
             prepare: |_, _| {},
             policy: "",
             audit: "",
+            resolver: "",
         }
     }
 }
@@ -495,14 +498,14 @@ fn config_text(net: &str, plan: &Plan, ca_fd: i32) -> String {
             format!("\"{name}\" = [{}]", list.join(", "))
         })
         .collect();
-    let (policy, audit) = (plan.policy, plan.audit);
+    let (policy, audit, resolver) = (plan.policy, plan.audit, plan.resolver.replace("NET", net));
     let (identity, sections) = (&plan.identity, plan.sections.replace("NET", net));
     let lab = if plan.lab { "[lab]\nallow_destinations = [\"127.0.0.0/8\"]\n" } else { "" };
     format!(
         "[node]\nid = \"node-1\"\nmode = \"dev\"\nworkers = 2\n[endpoints]\nfile = \"endpoints.yaml\"\n\
          [policy]\nbundle = \"bundle.tar.gz\"\nkeys = \"keys.json\"\nstore = \"store\"\n{policy}\n\
          [identity]\nsource = \"dev\"\nca_fd = {ca_fd}\n{identity}[guests]\nroot = \"guests\"\n[routes]\nmode = \"none\"\n\
-         [resolver]\nhosts = {{ {} }}\n[audit]\nfile = \"audit.jsonl\"\n{audit}\n[admin]\nsocket = \"admin.sock\"\n{lab}{sections}",
+         [resolver]\nhosts = {{ {} }}\n{resolver}\n[audit]\nfile = \"audit.jsonl\"\n{audit}\n[admin]\nsocket = \"admin.sock\"\n{lab}{sections}",
         hosts.join(", ")
     )
 }

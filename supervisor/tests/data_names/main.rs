@@ -1,0 +1,13 @@
+//! Names and addresses of calls out, against a real DNS server that answers as the test wants and counts its questions.
+
+#[path = "../data/mod.rs"]
+mod data;
+
+mod addresses;
+mod dials;
+mod dns;
+mod hostile;
+mod identity;
+mod namespace;
+mod spelling;
+mod support;
