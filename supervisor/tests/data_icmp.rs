@@ -274,6 +274,37 @@ fn a_supervisor_that_may_not_ping_says_what_to_set() {
     node.audited(1, |line| ping(line) && is(line, &[("verdict", "error"), ("reason", "ping_unavailable")]));
 }
 
+// covers: D10c
+#[test]
+fn an_operator_is_told_why_a_ping_is_granted_or_not() {
+    if !inside("an_operator_is_told_why_a_ping_is_granted_or_not") {
+        return;
+    }
+    let node = node();
+    let explain = |last: u8| {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_nova-supervisor"))
+            .args([
+                "explain",
+                "--direction",
+                "egress",
+                "--source",
+                "x",
+                "--icmp",
+                "echo",
+                "--dest-host",
+                &node.ip(last),
+            ])
+            .args(["--json", "--socket"])
+            .arg(node.dir.path().join("admin.sock"))
+            .output()
+            .expect("runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let granted: Value = serde_json::from_str(&explain(80)).expect("JSON");
+    assert!(granted.to_string().contains("x-pings"), "{granted}");
+    assert!(explain(82).contains("no_grant"), "{}", explain(82));
+}
+
 // covers: D10e
 #[test]
 fn anything_but_requests_ends_the_connection() {

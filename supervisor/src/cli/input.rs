@@ -13,19 +13,19 @@ const MAX_INPUT: u64 = 64 * 1024;
 #[derive(Args)]
 pub(crate) struct Call {
     /// A pair instead: "x -> service-a GET /v1/orders", "x -> api.example.com:443"
-    #[arg(value_name = "PAIR", conflicts_with_all = ["input", "direction", "phase", "source", "target", "port", "peer", "peer_ca", "src_ip", "dest_host", "dest_port", "method", "path"])]
+    #[arg(value_name = "PAIR", conflicts_with_all = ["input", "direction", "phase", "source", "target", "port", "peer", "peer_ca", "src_ip", "dest_host", "dest_port", "icmp", "method", "path"])]
     pub(super) pair: Option<String>,
     /// Revision to ask instead of the active one; with a pair only
     #[arg(long, value_name = "REVISION", requires = "pair")]
     pub(super) revision: Option<String>,
     /// The whole input as JSON, or - to read it from standard input
-    #[arg(long, value_name = "JSON", conflicts_with_all = ["direction", "phase", "source", "target", "port", "peer", "peer_ca", "src_ip", "dest_host", "dest_port", "method", "path"])]
+    #[arg(long, value_name = "JSON", conflicts_with_all = ["direction", "phase", "source", "target", "port", "peer", "peer_ca", "src_ip", "dest_host", "dest_port", "icmp", "method", "path"])]
     input: Option<String>,
     /// Seen from the workload
     #[arg(long, value_enum, required_unless_present_any = ["input", "pair"])]
     direction: Option<Direction>,
     /// connect: may they talk at all; opaque: uninspected bytes; request: one HTTP request. Default: request with --method,
-    /// else connect
+    /// opaque with --icmp, else connect
     #[arg(long, value_enum)]
     phase: Option<Phase>,
     /// Egress: the workload that calls
@@ -37,6 +37,9 @@ pub(crate) struct Call {
     /// Egress: port that is called
     #[arg(long, value_name = "PORT")]
     dest_port: Option<u16>,
+    /// Egress: type of an ICMP message, instead of a port: echo
+    #[arg(long, value_name = "TYPE", conflicts_with = "dest_port")]
+    icmp: Option<String>,
     /// Ingress: the workload that is called
     #[arg(long, value_name = "WORKLOAD")]
     target: Option<String>,
@@ -85,7 +88,11 @@ impl Call {
 
     fn spelled_out(&self) -> Map<String, Value> {
         let request = self.method.is_some() || self.path.is_some();
-        let phase = self.phase.unwrap_or(if request { Phase::Request } else { Phase::Connect });
+        let phase = self.phase.unwrap_or(match (request, &self.icmp) {
+            (true, _) => Phase::Request,
+            (false, Some(_)) => Phase::Opaque,
+            (false, None) => Phase::Connect,
+        });
         let own_ca = || self.peer.is_some().then(|| nova_policy::input::OWN_CA.to_owned());
         let fields = [
             ("direction", self.direction.map(word)),
@@ -97,6 +104,7 @@ impl Call {
             ("peer_ca", self.peer_ca.clone().or_else(own_ca)),
             ("src_ip", self.src_ip.clone()),
             ("dest_host", self.dest_host.clone()),
+            ("icmp", self.icmp.clone()),
             ("method", self.method.clone()),
             ("path", self.path.clone()),
         ];
