@@ -204,7 +204,8 @@ impl Reason {
             | Self::MaxLifetime
             | Self::PingUnavailable
             | Self::Aborted => Public::Unavailable,
-            Self::Malformed | Self::BadPath | Self::BadDestination | Self::SniMismatch => Public::Malformed,
+            Self::BadDestination => Public::NoDestination,
+            Self::Malformed | Self::BadPath | Self::SniMismatch => Public::Malformed,
             Self::Unsupported => Public::NotCarried,
             Self::UpstreamTimeout | Self::IdleTimeout => Public::UpstreamTimeout,
             Self::BodyTimeout => Public::TooSlow,
@@ -243,6 +244,8 @@ pub enum Public {
     BadToken,
     /// 400: the message is malformed or ambiguous.
     Malformed,
+    /// 400: it does not say where it goes, or another place than the connection leads to.
+    NoDestination,
     /// 400: a form or method that is not carried.
     NotCarried,
     /// 408: the rest of the request did not come.
@@ -263,7 +266,7 @@ impl Public {
             Self::Ok => 200,
             Self::NoToken | Self::BadToken => 401,
             Self::Denied | Self::UseHttp => 403,
-            Self::Malformed | Self::NotCarried => 400,
+            Self::Malformed | Self::NoDestination | Self::NotCarried => 400,
             Self::TooSlow => 408,
             Self::Unavailable => 503,
             Self::UpstreamFailed => 502,
@@ -277,7 +280,7 @@ impl Public {
     pub fn grpc_status(self) -> u16 {
         match self {
             Self::Ok => 0,
-            Self::Malformed => 3,
+            Self::Malformed | Self::NoDestination => 3,
             Self::UpstreamTimeout | Self::TooSlow => 4,
             Self::Denied | Self::UseHttp => 7,
             Self::NotCarried => 13,
@@ -321,6 +324,9 @@ impl Public {
                 "the supervisor adds mutual TLS itself; call this workload with http:// instead of https://"
             }
             Self::Malformed => "the request is malformed or ambiguous and was not forwarded",
+            Self::NoDestination => {
+                "the request does not name the host that this connection leads to; set its Host, in gRPC its authority, to the host that you call, with the port if it is not the usual one"
+            }
             Self::NotCarried => {
                 "this method is not carried; call the service with another one, and not with CONNECT or TRACE"
             }

@@ -58,8 +58,8 @@ impl Form {
 pub fn refusal(record: &mut Record, reason: Reason, call: Option<&str>, form: Form) -> Response<ReplyBody> {
     let mut response = match form {
         Form::Problem => problem(record, reason.public(), call),
-        Form::Grpc => trailers_only(record, reason.public(), "application/grpc"),
-        Form::GrpcWeb => trailers_only(record, reason.public(), "application/grpc-web"),
+        Form::Grpc => trailers_only(record, reason.public(), call, "application/grpc"),
+        Form::GrpcWeb => trailers_only(record, reason.public(), call, "application/grpc-web"),
     };
     let headers = response.headers_mut();
     headers.insert(DECISION_ID, HeaderValue::from_str(record.decision_id()).unwrap_or(HeaderValue::from_static("-")));
@@ -90,18 +90,26 @@ fn problem(record: &mut Record, public: Public, call: Option<&str>) -> Response<
     response
 }
 
-/// A gRPC answer of headers alone, which stand for the trailers: status and message.
-fn trailers_only(record: &mut Record, public: Public, content_type: &'static str) -> Response<ReplyBody> {
+/// A gRPC answer of headers alone, which stand for the trailers: status and message. A guest reads which call it was: gRPC
+/// libraries choose the authority by themselves, and show nothing of it.
+fn trailers_only(
+    record: &mut Record,
+    public: Public,
+    call: Option<&str>,
+    content_type: &'static str,
+) -> Response<ReplyBody> {
     record.status(200);
+    let text = match call {
+        Some(call) => format!("{} ({call})", public.text_for_guests()),
+        None => public.text().to_owned(),
+    };
     record.grpc_status(public.grpc_status());
     let mut response = Response::new(ReplyBody::Text(Full::default()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert("grpc-status", HeaderValue::from(public.grpc_status()));
-    headers.insert(
-        "grpc-message",
-        HeaderValue::from_str(&percent_encoded(public.text())).unwrap_or(HeaderValue::from_static("")),
-    );
+    headers
+        .insert("grpc-message", HeaderValue::from_str(&percent_encoded(&text)).unwrap_or(HeaderValue::from_static("")));
     response
 }
 
@@ -138,6 +146,7 @@ fn title(public: Public) -> &'static str {
         Public::BadToken => "token not valid",
         Public::UseHttp => "use http:// for workloads",
         Public::Malformed => "malformed request",
+        Public::NoDestination => "no destination",
         Public::NotCarried => "not carried",
         Public::TooSlow => "too slow",
         Public::Unavailable => "unavailable",

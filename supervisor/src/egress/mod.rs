@@ -122,9 +122,9 @@ impl Egress {
         let stream = Stream::Guest(Box::new(stream));
         match hello.kind {
             HelloKind::Presence => self.presence(&endpoint, accepted, stream).await,
-            HelloKind::Proxy => proxy(self.guest(accepted, "proxy"), stream).await,
+            HelloKind::Proxy => proxy(self.guest(accepted, "proxy"), stream, http::Mode::Proxy).await,
             HelloKind::Dependency => dependency(self.guest(accepted, &hello.target), stream, &hello.target).await,
-            HelloKind::Unix => proxy(self.guest(accepted, "egress socket"), stream).await,
+            HelloKind::Unix => proxy(self.guest(accepted, "egress socket"), stream, http::Mode::Socket).await,
             HelloKind::Icmp => icmp::serve(self.guest(accepted, "pings"), stream).await,
             _ => accepted.record.deny(Reason::Unsupported),
         }
@@ -189,7 +189,7 @@ impl Drop for Guest {
 }
 
 /// HTTP and SOCKS5 share the proxy port; the first byte tells them apart: no HTTP method starts with 5.
-async fn proxy(guest: Rc<Guest>, mut stream: Stream) {
+async fn proxy(guest: Rc<Guest>, mut stream: Stream, mode: http::Mode) {
     let mut first = vec![0; 4096];
     let mut stage = guest.endpoint.watch_stage();
     let is_draining = *stage.borrow() >= Stage::Draining;
@@ -210,7 +210,7 @@ async fn proxy(guest: Rc<Guest>, mut stream: Stream) {
     if stream.first().first() == Some(&socks::VERSION) {
         socks::serve(guest, stream).await;
     } else {
-        http::serve(guest, stream, http::Mode::Proxy).await;
+        http::serve(guest, stream, mode).await;
     }
 }
 

@@ -163,8 +163,10 @@ fn fields(way: Way) -> Vec<Case<'static>> {
 fn destinations(way: Way) -> Vec<Case<'static>> {
     let elsewhere = || match way {
         // The target decides, and Host is made from it.
-        Way::AbsoluteForm => passes(&["GET /v1/orders/1"]),
-        Way::ConnectPlaintext | Way::ConnectH2 | Way::Socks5 | Way::Socks5H2 | Way::Dependency => {
+        Way::AbsoluteForm | Way::Socket => passes(&["GET /v1/orders/1"]),
+        // The authority is the target, and another one is another destination.
+        Way::SocketH2 => Fate::Refused(403, "no_grant"),
+        Way::ConnectPlaintext | Way::ConnectH2 | Way::Socks5 | Way::Socks5H2 | Way::Dependency | Way::DependencyH2 => {
             Fate::Refused(400, "bad_destination")
         }
     };

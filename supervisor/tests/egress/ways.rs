@@ -21,6 +21,12 @@ pub(crate) enum Way {
     Socks5H2,
     /// HTTP/1.1 on a fixed dependency.
     Dependency,
+    /// HTTP/2 on a fixed dependency, as gRPC over its Unix socket.
+    DependencyH2,
+    /// `GET http://host/path` to the egress socket.
+    Socket,
+    /// HTTP/2 to the egress socket: the authority says where to.
+    SocketH2,
 }
 
 impl Way {
@@ -32,14 +38,17 @@ impl Way {
             Self::ConnectH2 => Some(Self::Socks5),
             Self::Socks5 => Some(Self::Socks5H2),
             Self::Socks5H2 => Some(Self::Dependency),
-            Self::Dependency => None,
+            Self::Dependency => Some(Self::DependencyH2),
+            Self::DependencyH2 => Some(Self::Socket),
+            Self::Socket => Some(Self::SocketH2),
+            Self::SocketH2 => None,
         })
     }
 
     pub(crate) fn is_h2(self) -> bool {
         match self {
-            Self::ConnectH2 | Self::Socks5H2 => true,
-            Self::AbsoluteForm | Self::ConnectPlaintext | Self::Socks5 | Self::Dependency => false,
+            Self::ConnectH2 | Self::Socks5H2 | Self::DependencyH2 | Self::SocketH2 => true,
+            Self::AbsoluteForm | Self::ConnectPlaintext | Self::Socks5 | Self::Dependency | Self::Socket => false,
         }
     }
 
@@ -53,9 +62,20 @@ impl Way {
             Self::ConnectH2 => Client::Http2(Box::new(H2::client(connect(node, target)))),
             Self::Socks5 => Client::inside(socks(node, target)),
             Self::Socks5H2 => Client::Http2(Box::new(H2::client(socks(node, target)))),
-            Self::Dependency => Client::inside(node.guest(X).dial(2, token(X), &target.authority())),
+            Self::Dependency => Client::inside(dependency(node, target)),
+            Self::DependencyH2 => Client::Http2(Box::new(H2::client(dependency(node, target)))),
+            Self::Socket => Client::Http1 { link: socket(node), prefix: format!("http://{}", target.authority()) },
+            Self::SocketH2 => Client::Http2(Box::new(H2::client(socket(node)))),
         }
     }
+}
+
+fn dependency(node: &Node, target: Target) -> Link {
+    node.guest(X).dial(2, token(X), &target.authority())
+}
+
+fn socket(node: &Node) -> Link {
+    node.guest(X).dial(4, token(X), "egress.sock")
 }
 
 /// A CONNECT that was answered with 200.

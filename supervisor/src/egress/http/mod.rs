@@ -28,6 +28,8 @@ use crate::state::pace::Way;
 pub(super) enum Mode {
     /// The proxy port: any destination, in absolute form.
     Proxy,
+    /// The egress socket: as the proxy port, and in HTTP/2 as well, which clients of `unix://` speak at once.
+    Socket,
     /// Inside a tunnel: the tunnel's destination only.
     Inside {
         /// Host of the tunnel.
@@ -55,7 +57,7 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
     let end = match connection.mode {
         // Proxies are spoken to in HTTP/1.
         Mode::Proxy => serve::serve_http1(&connection, stream, cut).await,
-        Mode::Inside { .. } => serve::serve(&connection, stream, cut).await,
+        Mode::Socket | Mode::Inside { .. } => serve::serve(&connection, stream, cut).await,
     };
     connection.guest.ended(end.close);
     if let Some(refused) = end.refused {
@@ -99,7 +101,7 @@ impl Side for Connection {
     }
 
     async fn take(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Request<Incoming>> {
-        if request.method() == Method::CONNECT && matches!(self.mode, Mode::Proxy) {
+        if request.method() == Method::CONNECT && matches!(self.mode, Mode::Proxy | Mode::Socket) {
             return Ok(connect::handle(&self.guest, request).await);
         }
         Err(request)

@@ -66,7 +66,7 @@ impl Connection {
     /// The destination, from the one place that may name it.
     fn authority(&self, uri: &Uri, headers: &HeaderMap, record: &mut Record) -> Result<Authority, Reason> {
         match &self.mode {
-            Mode::Proxy => {
+            Mode::Proxy | Mode::Socket => {
                 // Origin form is a request to us, and https:// would have to be downgraded or guessed: both are refused.
                 if uri.scheme_str() != Some("http") {
                     return Err(Reason::Unsupported);
@@ -90,7 +90,7 @@ impl Connection {
 
     fn port(&self, authority: &Authority) -> Option<u16> {
         match self.mode {
-            Mode::Proxy => authority.port(),
+            Mode::Proxy | Mode::Socket => authority.port(),
             Mode::Inside { port, .. } => Some(port),
         }
     }
