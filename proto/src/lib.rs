@@ -7,6 +7,8 @@
 pub mod frame;
 #[cfg(feature = "io")]
 pub mod framed;
+#[cfg(feature = "grpc")]
+pub mod health;
 pub mod hello;
 pub mod icmp;
 pub mod ids;

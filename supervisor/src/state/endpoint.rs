@@ -84,10 +84,22 @@ pub struct PortSpec {
     pub protocol: Protocol,
     /// What it says of TLS.
     pub tls: PortTls,
-    /// HTTP path of the health check; without one a connect is the check.
-    pub health_path: Option<String>,
+    /// How the app is asked whether it is well.
+    pub health: HealthCheck,
     /// Whether the app is told of each caller in front of its first byte.
     pub proxy_v2: bool,
+}
+
+/// How an app is asked whether it is well.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum HealthCheck {
+    /// It accepts a connection.
+    #[default]
+    Connect,
+    /// It answers a GET of this path with 2xx.
+    Http(String),
+    /// Its `grpc.health.v1.Health` says SERVING of the whole server.
+    Grpc,
 }
 
 /// Where the relay connects in the guest.

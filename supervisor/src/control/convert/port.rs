@@ -8,7 +8,7 @@ use nova_proto::ids::PortName;
 use super::{Mistakes, one_segment};
 use crate::control::order::HealthPlan;
 use crate::control::why::Why;
-use crate::state::endpoint::{PortMode, PortSpec, PortTls, Protocol, Target};
+use crate::state::endpoint::{HealthCheck, PortMode, PortSpec, PortTls, Protocol, Target};
 
 /// Also the longest time a check may take.
 const LONGEST_CHECK: u32 = 60_000;
@@ -41,18 +41,16 @@ pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(
     }
     let target = self::target(&name, target_port, &target_unix, mistakes);
     let health = health.map(|health| self::health(&name, health, mistakes));
-    if protocol == Some(Protocol::Grpc) && matches!(&health, Some(Some((Some(_), _)))) {
-        let problem =
-            "http_path asks in HTTP/1.1, which an app of grpc does not speak; leave it out, and a connect is the check";
+    if let Some(problem) = health.as_ref().and_then(Option::as_ref).and_then(|(check, _)| unfit(check, protocol?)) {
         mistakes.add(Why::BadHealthCheck, format!("port {name:?}: {problem}"));
     }
     let number = mistakes.keep(Why::BadPort, port_number(port, &name));
     let name = mistakes.keep(Why::BadPort, PortName::new(name));
-    let (health_path, plan) = match health {
-        None => (None, None),
+    let (health, plan) = match health {
+        None => (HealthCheck::Connect, None),
         Some(checked) => {
-            let (path, plan) = checked?;
-            (path, Some(plan))
+            let (check, plan) = checked?;
+            (check, Some(plan))
         }
     };
     let (mode, protocol) = (mode?, protocol?);
@@ -63,7 +61,7 @@ pub(super) fn convert(message: proto::Port, mistakes: &mut Mistakes) -> Option<(
         mode,
         protocol,
         tls,
-        health_path,
+        health,
         proxy_v2: proxy_protocol_v2,
     };
     Some((port, plan))
@@ -123,19 +121,19 @@ fn target(name: &str, target_port: u32, target_unix: &str, mistakes: &mut Mistak
 }
 
 /// `None` with a mistake noted. Zero means the default.
-fn health(name: &str, message: proto::HealthCheck, mistakes: &mut Mistakes) -> Option<(Option<String>, HealthPlan)> {
+fn health(name: &str, message: proto::HealthCheck, mistakes: &mut Mistakes) -> Option<(HealthCheck, HealthPlan)> {
     let proto::HealthCheck { http_path, grpc, interval_ms, timeout_ms, unhealthy_after } = message;
-    let problem = if grpc {
-        Some((Why::UnsupportedProtocol, "gRPC health checks are not made by this version"))
+    let problem = if grpc && !http_path.is_empty() {
+        Some("grpc and http_path exclude each other")
     } else if !(http_path.is_empty() || is_plain_path(&http_path)) {
-        Some((Why::BadHealthCheck, "http_path is not an absolute path of printable ASCII without query"))
+        Some("http_path is not an absolute path of printable ASCII without query")
     } else if interval_ms > LONGEST_CHECK || timeout_ms > LONGEST_CHECK || (1..50).contains(&interval_ms) {
-        Some((Why::BadHealthCheck, "interval_ms is 50 to 60000 and timeout_ms at most 60000"))
+        Some("interval_ms is 50 to 60000 and timeout_ms at most 60000")
     } else {
         None
     };
-    if let Some((why, problem)) = problem {
-        mistakes.add(why, format!("port {name:?}: {problem}"));
+    if let Some(problem) = problem {
+        mistakes.add(Why::BadHealthCheck, format!("port {name:?}: {problem}"));
         return None;
     }
     let default = HealthPlan::default();
@@ -148,7 +146,25 @@ fn health(name: &str, message: proto::HealthCheck, mistakes: &mut Mistakes) -> O
         timeout: millis(timeout_ms, default.timeout),
         unhealthy_after: if unhealthy_after == 0 { default.unhealthy_after } else { unhealthy_after },
     };
-    Some(((!http_path.is_empty()).then_some(http_path), plan))
+    let check = match http_path {
+        _ if grpc => HealthCheck::Grpc,
+        path if path.is_empty() => HealthCheck::Connect,
+        path => HealthCheck::Http(path),
+    };
+    Some((check, plan))
+}
+
+/// A check in a language that the app of such a port does not speak.
+fn unfit(check: &HealthCheck, protocol: Protocol) -> Option<&'static str> {
+    match (check, protocol) {
+        (HealthCheck::Http(_), Protocol::Grpc) => {
+            Some("http_path asks in HTTP/1.1, which an app of grpc does not speak; ask for grpc instead")
+        }
+        (HealthCheck::Grpc, Protocol::Http) => {
+            Some("grpc asks in HTTP/2, which an app of http is not spoken to in; give an http_path instead")
+        }
+        _ => None,
+    }
 }
 
 fn is_plain_path(path: &str) -> bool {

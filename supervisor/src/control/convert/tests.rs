@@ -2,7 +2,7 @@ use nova_proto::control as proto;
 use nova_proto::control::endpoint::Backend as ProtoBackend;
 
 use super::*;
-use crate::state::endpoint::{EndpointLimits, PortMode, PortTls, Protocol, Target};
+use crate::state::endpoint::{EndpointLimits, HealthCheck, PortMode, PortTls, Protocol, Target};
 
 fn message() -> proto::Endpoint {
     proto::Endpoint {
@@ -150,7 +150,13 @@ fn grpc_ports_are_served_and_asked_for_health_by_a_connect_alone() {
     grpc.ports[0].protocol = proto::port::Proto::Grpc as i32;
     assert_eq!(endpoint(grpc.clone()).expect("served").spec.ports[0].protocol, Protocol::Grpc);
     grpc.ports[0].health = Some(proto::HealthCheck { http_path: "/health".into(), ..Default::default() });
-    assert_eq!(endpoint(grpc).expect_err("asked in HTTP/1.1").why, Why::BadHealthCheck);
+    assert_eq!(endpoint(grpc.clone()).expect_err("asked in HTTP/1.1").why, Why::BadHealthCheck);
+    grpc.ports[0].health = Some(proto::HealthCheck { grpc: true, ..Default::default() });
+    assert_eq!(endpoint(grpc.clone()).expect("asked in gRPC").spec.ports[0].health, HealthCheck::Grpc);
+    grpc.ports[0].protocol = proto::port::Proto::Http as i32;
+    assert_eq!(endpoint(grpc.clone()).expect_err("asked in HTTP/2").why, Why::BadHealthCheck);
+    grpc.ports[0].protocol = proto::port::Proto::Raw as i32;
+    assert_eq!(endpoint(grpc).expect("bytes may be gRPC").spec.ports[0].health, HealthCheck::Grpc);
 }
 
 #[test]
@@ -160,7 +166,8 @@ fn health_checks_are_bounded() {
         change(&mut health);
         refused(move |m| m.ports[0].health = Some(health))
     };
-    assert_eq!(with(|h| h.grpc = true), Why::UnsupportedProtocol);
+    let both = |h: &mut proto::HealthCheck| (h.grpc, h.http_path) = (true, "/healthz".into());
+    assert_eq!(with(both), Why::BadHealthCheck);
     assert_eq!(with(|h| h.http_path = "healthz".into()), Why::BadHealthCheck);
     assert_eq!(with(|h| h.http_path = "/a b".into()), Why::BadHealthCheck);
     assert_eq!(with(|h| h.http_path = "/a\r\nHost: x".into()), Why::BadHealthCheck);
@@ -253,7 +260,7 @@ fn everything_that_is_asked_for_arrives() {
     assert_eq!(order.spec.drain_timeout, Duration::from_millis(1500));
     assert_eq!(order.spec.dependencies, [DependencySpec { host: "db.t.nova".into(), port: 5432 }]);
     assert_eq!(order.spec.ports[0].target, Target::Socket("app.sock".into()));
-    assert_eq!(order.spec.ports[0].health_path.as_deref(), Some("/healthz"));
+    assert_eq!(order.spec.ports[0].health, HealthCheck::Http("/healthz".into()));
     let plan =
         HealthPlan { interval: Duration::from_millis(500), timeout: Duration::from_millis(100), unhealthy_after: 2 };
     assert_eq!(order.health, plan);
