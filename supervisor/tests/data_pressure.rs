@@ -111,6 +111,29 @@ fn without_descriptors_the_node_rests_says_so_and_serves_those_who_waited() {
     assert!((1..=4).contains(&said), "{said} times, and not at each try:\n{log}");
 }
 
+// covers: C10c
+#[test]
+fn a_caller_who_took_the_last_descriptor_is_not_cut_for_want_of_one_to_the_app() {
+    let node = Node::start();
+    node.guest(A).serve(|mut link, _| {
+        let mut word = [0; 5];
+        if link.read_exact(&mut word).is_ok() {
+            link.send(word);
+        }
+        let _ = link.rest();
+    });
+    assert!(is_served(call(&node)));
+    until("it is idle", || node.open("service-a") == 0);
+    let free = first_free(&node);
+    let all = limit_files(&node, Some(free + 1));
+    let caller = call(&node);
+    until("it has the last one", || std::path::Path::new(&format!("/proc/{}/fd/{free}", node.pid)).exists());
+    // Long enough for the supervisor to dial and fail.
+    std::thread::sleep(Duration::from_millis(300));
+    limit_files(&node, all);
+    assert!(is_served(caller), "the lack was over in a moment");
+}
+
 // covers: C10a
 #[test]
 fn an_operator_who_comes_when_there_are_no_descriptors_is_answered_all_the_same() {

@@ -19,6 +19,10 @@ use crate::state::endpoint::{Backend, EndpointSpec, Target};
 /// How long transport, hello and the relay's answer may take together. The relay gives the app 5 s to accept.
 const DIAL_DEADLINE: Duration = Duration::from_secs(8);
 
+/// Between two tries while the process has no descriptor or memory for a connection. Who called has one already, and the lack
+/// may be over in a moment.
+const REST: Duration = Duration::from_millis(20);
+
 /// Where guests are, on this node.
 #[derive(Debug, Clone)]
 pub struct LinkPorts {
@@ -64,7 +68,12 @@ pub async fn open(ports: &LinkPorts, endpoint: &EndpointSpec, target: &Target) -
 }
 
 async fn open_unbounded(ports: &LinkPorts, endpoint: &EndpointSpec, target: &Target) -> Result<GuestStream, DialError> {
-    let (mut stream, framed) = connect(ports, endpoint).await.map_err(DialError::Transport)?;
+    let (mut stream, framed) = loop {
+        match connect(ports, endpoint).await {
+            Err(error) if is_a_lack(&error) => tokio::time::sleep(REST).await,
+            connected => break connected.map_err(DialError::Transport)?,
+        }
+    };
     let (kind, target) = match target {
         Target::Tcp(port) => (Kind::Tcp, port.to_string()),
         Target::Socket(file) => (Kind::Socket, file.clone()),
@@ -78,6 +87,12 @@ async fn open_unbounded(ports: &LinkPorts, endpoint: &EndpointSpec, target: &Tar
         Some(status) => Err(DialError::Status(status)),
         None => Err(DialError::Transport(io::Error::new(io::ErrorKind::InvalidData, "unknown status byte"))),
     }
+}
+
+/// Whether a failed connect says nothing of the guest.
+fn is_a_lack(error: &io::Error) -> bool {
+    use nix::libc::{EMFILE, ENFILE, ENOBUFS, ENOMEM};
+    error.raw_os_error().is_some_and(|code| [EMFILE, ENFILE, ENOMEM, ENOBUFS].contains(&code))
 }
 
 async fn connect(ports: &LinkPorts, endpoint: &EndpointSpec) -> io::Result<(UnixStream, bool)> {
