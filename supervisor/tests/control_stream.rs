@@ -86,6 +86,31 @@ async fn every_revision_is_acknowledged_also_one_that_holds_only_refusals() {
 }
 
 #[tokio::test]
+async fn caps_and_rates_are_divided_by_the_instances_that_novalet_says_live() {
+    // covers: C9e
+    let limits =
+        proto::Limits { max_connections: 6, max_handshakes: 16, connections_per_second: 2, ..proto::Limits::default() };
+    let row = || proto::Endpoint { limits: Some(limits), ..endpoint("a", 1, 11, State::Ready) };
+    let (node, _novalet, mut session) = with(vec![row()]).await;
+    session.phase("a", 1, Phase::Serving).await;
+    let a = node.endpoint("a");
+    let source = |number: u8| [10, 64, 9, number].into();
+    // All are held until they are counted.
+    let room = || (0..20).map_while(|_| a.take_connection().ok()).collect::<Vec<_>>().len();
+    let handshakes = || (0..20).map_while(|number| a.take_handshake(source(number)).ok()).collect::<Vec<_>>().len();
+    assert_eq!((room(), handshakes()), (6, 16), "alone");
+    session.send_among(2, snapshot(vec![row()])).await;
+    until("half of it", || room() == 3).await;
+    assert_eq!(handshakes(), 8);
+    // One a second now: the first has its turn at once, the second later than it can wait.
+    let wait = std::time::Duration::from_millis(500);
+    assert!(a.arrive_within(wait).is_some() && a.arrive_within(wait).is_none());
+    // The other one is gone; who leaves novalet's stream for a moment keeps what it was told.
+    session.send_among(1, snapshot(vec![row()])).await;
+    until("all of it", || room() == 6).await;
+}
+
+#[tokio::test]
 async fn a_stream_that_breaks_its_rules_is_ended_and_called_again() {
     // covers: A2
     let mut novalet = FakeNovalet::start();

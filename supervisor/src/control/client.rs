@@ -151,6 +151,7 @@ impl Client {
             let revision = message.revision;
             let is_snapshot = matches!(message.op, Some(proto::endpoint_update::Op::Snapshot(_)));
             rules.check(revision, is_snapshot)?;
+            self.control.share_with(message.live_slots);
             self.control.apply(convert::update(message)?).await;
             *served = true;
             send(acks, Kind::Applied(proto::Applied { revision })).await?;

@@ -31,7 +31,8 @@ const RESERVED_CIDS: [u32; 4] = [0, 1, 2, u32::MAX];
 /// When the update holds nothing that this build knows.
 pub fn update(message: proto::EndpointUpdate) -> Result<Update, StreamError> {
     use proto::endpoint_update::Op;
-    let proto::EndpointUpdate { op, revision, epoch } = message;
+    // How many share the endpoints is no change of them: see `client`.
+    let proto::EndpointUpdate { op, revision, epoch, live_slots: _ } = message;
     Ok(match op {
         None => return Err(StreamError::NoOperation(revision)),
         Some(Op::Snapshot(proto::Snapshot { endpoints })) => {

@@ -13,6 +13,7 @@ use super::order::{Key, Order, Update};
 use super::plane::Means;
 use super::table::{Action, Table, Verdict};
 use super::why::{Phase, Why};
+use crate::state::budget::Budget;
 use crate::state::endpoint::{Endpoint, Stage};
 
 /// Commands that may wait; senders wait beyond it.
@@ -24,6 +25,7 @@ pub struct Control {
     commands: mpsc::Sender<Command>,
     lost: Arc<Lost>,
     board: Arc<Board>,
+    budget: Arc<Budget>,
 }
 
 enum Command {
@@ -45,7 +47,8 @@ impl Control {
     pub fn new(means: Means) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (commands, queue) = mpsc::channel(QUEUE);
         let board = Arc::new(Board::new(means.timing.status_gap));
-        let control = Self { commands, lost: Arc::default(), board: Arc::clone(&board) };
+        let budget = Arc::clone(means.table.budget());
+        let control = Self { commands, lost: Arc::default(), board: Arc::clone(&board), budget };
         let service = Service {
             means,
             board,
@@ -57,6 +60,11 @@ impl Control {
             reissue: 0,
         };
         (control, service.run(queue))
+    }
+
+    /// So many instances serve the endpoints now, this one included: each has its part of their caps and rates.
+    pub fn share_with(&self, live_slots: u32) {
+        self.budget.share_with(live_slots);
     }
 
     /// Applies an update; returns when the table holds it, not when the endpoints have followed.

@@ -6,11 +6,13 @@
 //!                        |   equal parts, one for each endpoint: nobody else can take them
 //!                        '-- half: shared          whoever comes first
 //! ```
+//! What novalet says of an endpoint, its caps and rates, holds for all instances of the node together: each live one has its part.
+//!
 //! An endpoint uses its own part first. When another endpoint joins, parts get smaller; what an endpoint holds above its
 //! part by then stays until it ends.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// The budget of the process.
 #[derive(Debug)]
@@ -18,6 +20,7 @@ pub struct Budget {
     connections: usize,
     endpoints: AtomicUsize,
     shared_used: AtomicUsize,
+    live_slots: AtomicU32,
 }
 
 /// The budget as an operator sees it.
@@ -47,7 +50,12 @@ impl Budget {
     }
 
     fn new(connections: usize) -> Arc<Self> {
-        Arc::new(Self { connections, endpoints: AtomicUsize::new(0), shared_used: AtomicUsize::new(0) })
+        Arc::new(Self {
+            connections,
+            endpoints: AtomicUsize::new(0),
+            shared_used: AtomicUsize::new(0),
+            live_slots: AtomicU32::new(1),
+        })
     }
 
     /// The budget as of now.
@@ -60,6 +68,11 @@ impl Budget {
             shared: self.shared(guaranteed),
             shared_used: self.shared_used.load(Ordering::Relaxed),
         }
+    }
+
+    /// So many instances serve the same endpoints now; 0 is nobody's answer and counts as one.
+    pub fn share_with(&self, live_slots: u32) {
+        self.live_slots.store(live_slots.max(1), Ordering::Relaxed);
     }
 
     fn guaranteed(&self) -> usize {
@@ -98,6 +111,12 @@ impl Share {
             return Some(Place::Own);
         }
         one_more(&self.budget.shared_used, self.budget.shared(guaranteed)).then_some(Place::Shared)
+    }
+
+    /// This instance's part of what an endpoint may have: at least one of it, and all of nothing.
+    pub(super) fn part_of(&self, whole: u64) -> u64 {
+        let slots = u64::from(self.budget.live_slots.load(Ordering::Relaxed));
+        if whole == 0 { 0 } else { (whole / slots).max(1) }
     }
 
     pub(super) fn give_back(&self, place: Place) {
@@ -151,6 +170,18 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| second.take()).count(), 10);
         drop(second);
         assert_eq!(budget.view().guaranteed, 20);
+    }
+
+    // covers: C9e
+    #[test]
+    fn what_an_endpoint_may_have_is_divided_by_those_who_serve_it() {
+        let budget = Budget::unlimited();
+        let share = Share::join(&budget);
+        assert_eq!(share.part_of(900), 900, "alone until somebody says otherwise");
+        for (slots, part) in [(0, 900), (1, 900), (2, 450), (7, 128), (1000, 1), (u32::MAX, 1)] {
+            budget.share_with(slots);
+            assert_eq!((share.part_of(900), share.part_of(0)), (part, 0), "{slots}");
+        }
     }
 
     // covers: C10b

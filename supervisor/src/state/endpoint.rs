@@ -269,7 +269,7 @@ impl Endpoint {
     /// # Errors
     /// At the endpoint's cap, and when its share of the process is used up.
     pub fn take_connection(self: &Arc<Self>) -> Result<Slot, NoRoom> {
-        let cap = self.spec.load().limits.max_connections;
+        let cap = self.part_of(self.spec.load().limits.max_connections);
         let one_more = |open: usize| (open < cap).then_some(open + 1);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).map_err(|_| NoRoom::Endpoint)?;
         match self.share.take() {
@@ -284,29 +284,33 @@ impl Endpoint {
     /// Counts a new connection against the rate, and says how long it must wait for its turn.
     #[must_use]
     pub fn arrive(&self) -> Duration {
-        match self.spec.load().limits.connections_per_second {
+        match self.arrivals_per_second() {
             0 => Duration::ZERO,
-            rate => self.arrivals.take(1, rate.into()),
+            rate => self.arrivals.take(1, rate),
         }
     }
 
     /// As [`Endpoint::arrive`], for a connection that cannot wait longer than `longest`: `None`.
     #[must_use]
     pub fn arrive_within(&self, longest: Duration) -> Option<Duration> {
-        match self.spec.load().limits.connections_per_second {
+        match self.arrivals_per_second() {
             0 => Some(Duration::ZERO),
-            rate => self.arrivals.take_within(1, rate.into(), longest),
+            rate => self.arrivals.take_within(1, rate, longest),
         }
     }
 
     /// Takes one of the questions about names that the endpoint may ask of DNS servers.
     #[must_use]
     pub fn may_ask_for_a_name(&self) -> bool {
-        self.names.may_ask(self.spec.load().limits.lookups_per_second)
+        self.names.may_ask(self.share.part_of(self.spec.load().limits.lookups_per_second.into()))
+    }
+
+    fn arrivals_per_second(&self) -> u64 {
+        self.share.part_of(self.spec.load().limits.connections_per_second.into())
     }
 
     pub(super) fn bytes_per_second(&self) -> u64 {
-        self.spec.load().limits.bytes_per_second
+        self.share.part_of(self.spec.load().limits.bytes_per_second)
     }
 
     pub(super) fn charge(&self, way: Way, bytes: u64) -> Duration {
@@ -325,7 +329,11 @@ impl Endpoint {
     /// # Errors
     /// At the cap, and when the source has its share.
     pub fn take_handshake(&self, source: IpAddr) -> Result<HandshakeSlot, NoPlace> {
-        self.handshakes.take(source, self.spec.load().limits.max_handshakes)
+        self.handshakes.take(source, self.part_of(self.spec.load().limits.max_handshakes))
+    }
+
+    fn part_of(&self, cap: usize) -> usize {
+        usize::try_from(self.share.part_of(cap as u64)).unwrap_or(usize::MAX)
     }
 
     /// A place for a ping that `rule` allows `rate` times a second; none when there are too many or they come too fast.

@@ -38,8 +38,8 @@ impl Names {
     }
 
     /// Whether a question may be asked now, at so many a second.
-    pub(super) fn may_ask(&self, rate: u32) -> bool {
-        self.questions.take_within(1, rate.into(), Duration::ZERO).is_some()
+    pub(super) fn may_ask(&self, rate: u64) -> bool {
+        self.questions.take_within(1, rate, Duration::ZERO).is_some()
     }
 
     fn known_at(&self, name: &str, now: Instant) -> Option<Arc<[IpAddr]>> {

@@ -250,7 +250,16 @@ impl Session {
 
     pub async fn send_as(&mut self, revision: u64, epoch: u64, op: Op) {
         self.revision = revision;
-        let update = proto::EndpointUpdate { op: Some(op), revision, epoch };
+        self.update(proto::EndpointUpdate { op: Some(op), revision, epoch, live_slots: 0 }).await;
+    }
+
+    /// Sends the next revision, with how many instances serve.
+    pub async fn send_among(&mut self, live_slots: u32, op: Op) {
+        self.revision += 1;
+        self.update(proto::EndpointUpdate { op: Some(op), revision: self.revision, epoch: 1, live_slots }).await;
+    }
+
+    async fn update(&self, update: proto::EndpointUpdate) {
         self.updates.send(Ok(update)).await.expect("the stream lives");
     }
 

@@ -127,8 +127,8 @@ impl Table {
         let key = SlotKey { dedicated: hello.dedicated_workload, slot: hello.slot };
         let (updates, receiver) = mpsc::channel(SESSION_QUEUE);
         let mut inner = self.lock();
+        let before = inner.live_slots(&key);
         inner.sessions.retain(|_, session| session.key != key);
-        let _ = updates.try_send(inner.snapshot(&key));
         let info = SlotInfo {
             instance: hello.instance,
             version: hello.version,
@@ -140,7 +140,12 @@ impl Table {
         inner.acks.retain(|(_, slot), _| *slot != key);
         inner.next_session += 1;
         let id = SessionId(inner.next_session);
-        inner.sessions.insert(id, Session { key, updates });
+        inner.sessions.insert(id, Session { key: key.clone(), updates: updates.clone() });
+        if inner.live_slots(&key) == before {
+            let _ = updates.try_send(inner.snapshot(&key));
+        } else {
+            inner.tell_slots(&key);
+        }
         drop(inner);
         self.note_change();
         (id, receiver)
@@ -149,11 +154,7 @@ impl Table {
     /// Ends a session. What the slot last said is kept.
     pub fn leave(&self, id: SessionId) {
         let mut inner = self.lock();
-        if let Some(session) = inner.sessions.remove(&id)
-            && let Some(info) = inner.slots.get_mut(&session.key)
-        {
-            info.live = false;
-        }
+        inner.end(&[id]);
         drop(inner);
         self.note_change();
     }
@@ -247,11 +248,40 @@ impl Table {
 impl Inner {
     fn snapshot(&self, key: &SlotKey) -> EndpointUpdate {
         let endpoints = self.endpoints.values().filter(|endpoint| sees(key, endpoint)).cloned().collect();
-        self.update(Op::Snapshot(Snapshot { endpoints }))
+        self.update(Op::Snapshot(Snapshot { endpoints }), key)
     }
 
-    fn update(&self, op: Op) -> EndpointUpdate {
-        EndpointUpdate { op: Some(op), revision: self.revision, epoch: self.epoch }
+    fn update(&self, op: Op, to: &SlotKey) -> EndpointUpdate {
+        let live_slots = self.live_slots(to);
+        EndpointUpdate { op: Some(op), revision: self.revision, epoch: self.epoch, live_slots }
+    }
+
+    /// How many sessions serve the same endpoints as `key`.
+    fn live_slots(&self, key: &SlotKey) -> u32 {
+        let all = self.sessions.values().filter(|session| session.key.dedicated == key.dedicated).count();
+        u32::try_from(all).unwrap_or(u32::MAX)
+    }
+
+    /// Tells everybody who serves the same endpoints as `key` how many they are now, with a snapshot: it changes nothing else.
+    fn tell_slots(&mut self, key: &SlotKey) {
+        self.revision += 1;
+        let same = self.sessions.iter().filter(|(_, session)| session.key.dedicated == key.dedicated);
+        let ended: Vec<SessionId> = same
+            .filter(|(_, session)| session.updates.try_send(self.snapshot(&session.key)).is_err())
+            .map(|(id, _)| *id)
+            .collect();
+        self.end(&ended);
+    }
+
+    /// Ends sessions, and tells those who are left.
+    fn end(&mut self, sessions: &[SessionId]) {
+        for id in sessions {
+            let Some(session) = self.sessions.remove(id) else { continue };
+            if let Some(info) = self.slots.get_mut(&session.key) {
+                info.live = false;
+            }
+            self.tell_slots(&session.key);
+        }
     }
 
     /// Sends each session its own view of one change and ends the sessions whose queue is full.
@@ -260,17 +290,11 @@ impl Inner {
             .sessions
             .iter()
             .filter(|(_, session)| {
-                op_for(&session.key).is_some_and(|op| session.updates.try_send(self.update(op)).is_err())
+                op_for(&session.key).is_some_and(|op| session.updates.try_send(self.update(op, &session.key)).is_err())
             })
             .map(|(id, _)| *id)
             .collect();
-        for id in ended {
-            if let Some(session) = self.sessions.remove(&id)
-                && let Some(info) = self.slots.get_mut(&session.key)
-            {
-                info.live = false;
-            }
-        }
+        self.end(&ended);
     }
 }
 

@@ -214,7 +214,7 @@ fn all_mistakes_are_told_at_once_and_a_missing_guest_hides_none() {
 
 #[test]
 fn an_update_without_operation_ends_the_stream() {
-    let empty = proto::EndpointUpdate { op: None, revision: 7, epoch: 0 };
+    let empty = proto::EndpointUpdate { revision: 7, ..Default::default() };
     assert_eq!(update(empty).expect_err("refused"), StreamError::NoOperation(7));
 }
 

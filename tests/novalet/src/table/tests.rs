@@ -94,6 +94,30 @@ fn a_dedicated_workload_is_hidden_from_the_shared_instance() {
     assert!(matches!(drain(&mut own)[0].op, Some(Op::Remove(_))), "no longer dedicated");
 }
 
+// covers: C9e
+#[test]
+fn whoever_serves_the_same_endpoints_is_told_how_many_they_are() {
+    let table = Table::new(1);
+    table.upsert(endpoint("p", 1));
+    let last = |updates: &mut mpsc::Receiver<EndpointUpdate>| drain(updates).last().map(|update| update.live_slots);
+    let (_a, mut to_a) = table.join(hello(0, ""));
+    assert_eq!(last(&mut to_a), Some(1));
+    let (b, mut to_b) = table.join(hello(1, ""));
+    assert_eq!((last(&mut to_a), last(&mut to_b)), (Some(2), Some(2)));
+    // An instance of its own shares nothing with them.
+    let (_own, mut to_own) = table.join(hello(0, "p"));
+    assert_eq!((last(&mut to_own), last(&mut to_a)), (Some(1), None));
+    table.upsert(endpoint("q", 1));
+    assert_eq!((last(&mut to_a), last(&mut to_b)), (Some(2), Some(2)));
+    // Who comes back takes nobody's part.
+    let (b_again, mut to_b) = table.join(hello(1, ""));
+    assert_eq!((last(&mut to_a), last(&mut to_b)), (None, Some(2)));
+    table.leave(b);
+    assert_eq!(last(&mut to_a), None, "that session had ended already");
+    table.leave(b_again);
+    assert_eq!(last(&mut to_a), Some(1));
+}
+
 // covers: A2
 #[test]
 fn a_session_that_does_not_read_is_ended_and_a_second_session_of_a_slot_ends_the_first() {
