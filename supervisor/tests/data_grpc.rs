@@ -129,7 +129,35 @@ fn a_call_reaches_the_app_in_http2_with_the_verified_caller() {
     assert_eq!((answer.status, answer.body), (200, message("answer")));
 }
 
-// covers: C3c
+// covers: C3e (F-GR04)
+#[test]
+fn the_app_reads_te_trailers_where_its_caller_said_so_and_no_other_coding() {
+    let node = Node::with(plan());
+    serve(&node, polite);
+    let mut h2 = as_x(&node);
+    assert_eq!(unary(&mut h2, 1, GET).trailers, [("grpc-status".to_owned(), "0".to_owned())]);
+    let te = |seen: &str| (seen.matches("\"te\"").count(), seen.matches("(\"te\", \"trailers\")").count());
+    assert_eq!(te(&decoded(&node)[0]), (1, 1));
+    // Over HTTP/2 nothing else may be said (RFC 9113 section 8.2.2).
+    for (stream, value) in [(3, "gzip"), (5, "trailers, gzip"), (7, "deflate;q=0.5")] {
+        let mut fields = data::h2::head("POST", GET);
+        fields.extend([("content-type", "application/grpc"), ("te", value)]);
+        h2.headers(stream, &fields, true);
+        assert_eq!(h2.reply(stream).reset, Some(PROTOCOL_ERROR), "{value}");
+    }
+    // A caller of HTTP/1.1 may.
+    let mut h1 = node.call(Some(&node.svid("x")), RPC).expect("connected");
+    for (value, wanted) in [("gzip", (0, 0)), ("trailers, gzip", (1, 1)), ("deflate;q=0.5", (0, 0))] {
+        let answer = h1.ask(format!(
+            "POST {GET} HTTP/1.1\r\nHost: a\r\nContent-Type: application/grpc\r\nTE: {value}\r\nContent-Length: 0\r\n\r\n"
+        ));
+        assert_eq!(answer.status, 200, "{value}");
+        assert_eq!(te(decoded(&node).last().expect("a call")), wanted, "{value}");
+    }
+    assert_eq!(decoded(&node).len(), 4);
+}
+
+// covers: C3c (F-GR03, F-GR05)
 // covers: C3e
 #[test]
 fn trailers_pass_unannounced_and_so_do_answers_of_trailers_alone() {
@@ -165,7 +193,7 @@ fn trailers_pass_unannounced_and_so_do_answers_of_trailers_alone() {
     assert_eq!(node.guest(A).app.connections.load(Ordering::SeqCst), 1, "one connection carried them all");
 }
 
-// covers: C3c
+// covers: C3c (F-GR06)
 #[test]
 fn both_sides_of_a_stream_talk_in_turn_before_it_ends() {
     let node = Node::with(plan());
@@ -198,7 +226,7 @@ fn both_sides_of_a_stream_talk_in_turn_before_it_ends() {
     assert!(is(&line, &[("verdict", "allow"), ("close", "done"), ("path", WATCH)]), "{line}");
 }
 
-// covers: C4b
+// covers: C4b (F-GR01, F-GR02)
 // covers: C4.1
 #[test]
 fn a_denial_is_status_7_in_headers_alone_and_says_nothing_of_rules() {

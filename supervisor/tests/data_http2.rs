@@ -177,7 +177,7 @@ fn what_does_not_exist_and_what_is_forbidden_look_the_same() {
     assert!(!both[0].0.contains("x-to-a"), "{both:#?}");
 }
 
-// covers: C5.34
+// covers: C5.34 (F-IH10)
 // covers: C5.35
 #[test]
 fn authority_and_host_name_one_destination() {
@@ -657,7 +657,7 @@ fn a_caller_that_reads_slowly_holds_the_app_back() {
     assert_eq!(got + rest, 67_108_864);
 }
 
-// covers: C8a
+// covers: C8a (F-LB05)
 #[test]
 fn an_app_that_reads_slowly_holds_the_caller_back_and_resets_give_the_room_back() {
     let node = Node::with(plan());

@@ -97,7 +97,7 @@ fn floods_of_frames_that_carry_nothing_are_ended() {
     }
 }
 
-// covers: C9h
+// covers: C9h (F-LB04)
 #[test]
 fn a_body_of_empty_pieces_is_ended() {
     let node = Node::with(plan());
@@ -110,7 +110,7 @@ fn a_body_of_empty_pieces_is_ended() {
     assert_eq!(node.guest(A).app.seen(), [""; 0], "no whole request");
 }
 
-// covers: C9i
+// covers: C9i (F-LB03)
 #[test]
 fn streams_that_are_opened_and_reset_at_once_are_ended() {
     let node = Node::with(plan());
@@ -131,6 +131,18 @@ fn streams_that_are_opened_and_reset_at_once_are_ended() {
     let decided = node.audit().iter().filter(|line| line["kind"] == "request").count();
     assert!(decided < 1000, "{decided} decisions");
     assert!(node.guest(A).app.seen().len() < 1000);
+}
+
+// covers: C9i (F-LB03)
+#[test]
+fn resets_of_a_stream_that_is_reset_already_are_ended_too() {
+    let node = Node::with(plan());
+    let mut h2 = connect(&node);
+    h2.headers(1, &head("POST", "/v1/orders/1"), false);
+    flood(&mut h2, &frame(RST_STREAM, 0, 1, &CANCEL.to_be_bytes()), 20_000);
+    ended_calmly(&node, h2, &["h2_flood", "control_flood", "reset_flood"]);
+    let decided = node.audit().iter().filter(|line| line["kind"] == "request").count();
+    assert!(decided <= 1, "{decided} decisions");
 }
 
 // covers: C9i
@@ -169,7 +181,7 @@ fn streams_that_are_reset_once_the_app_has_them_are_ended_as_well() {
     ended_calmly(&node, h2, &["reset_flood"]);
 }
 
-// covers: C9h
+// covers: C9h (F-LB02)
 #[test]
 fn a_head_without_end_is_ended_and_takes_no_memory() {
     let node = Node::with(plan());

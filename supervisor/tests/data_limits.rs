@@ -267,7 +267,7 @@ fn a_head_may_be_as_long_as_its_endpoint_says_and_not_a_byte_longer() {
     assert!(node.audit().iter().all(|line| line["workload"] != "b" || line["reason"] != "malformed"));
 }
 
-// covers: C9c
+// covers: C9c (F-LB01)
 // covers: C11c
 #[test]
 fn heads_and_silence_take_no_longer_than_the_endpoint_says() {

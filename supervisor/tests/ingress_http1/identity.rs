@@ -3,7 +3,7 @@
 use crate::data::{A, B, HTTPS, Plan, RULES, Tls, config, dial, is};
 use crate::support::{HOST, ORDER, Stand, Wanted, get};
 
-// covers: C5.31
+// covers: C5.31 (F-IH10)
 #[test]
 fn item_31_an_absolute_target_and_its_host_name_one_destination() {
     let stand = Stand::start();

@@ -12,7 +12,7 @@ pub(crate) fn post(fields: &str, body: &str) -> String {
     format!("{POST}{fields}\r\n{body}")
 }
 
-// covers: C5.42
+// covers: C5.42 (F-IH01)
 #[test]
 fn item_42_length_beside_chunked_is_refused_in_both_orders() {
     let stand = Stand::start();
@@ -31,7 +31,7 @@ fn item_42_length_beside_chunked_is_refused_in_both_orders() {
     assert!(lines.iter().all(|line| is(line, &[("kind", "connection"), ("verdict", "deny")])), "{lines:#?}");
 }
 
-// covers: C5.43
+// covers: C5.43 (F-IH02)
 #[test]
 fn item_43_two_lengths_are_refused_equal_or_not() {
     let stand = Stand::start();
@@ -189,7 +189,7 @@ fn item_48_control_and_non_ascii_bytes_are_refused() {
     stand.refuses(400, &cases);
 }
 
-// covers: C5.49
+// covers: C5.49 (F-IH02)
 #[test]
 fn item_49_a_length_that_is_not_plain_digits_is_refused() {
     let stand = Stand::start();
@@ -220,7 +220,7 @@ fn item_49_a_length_that_is_not_plain_digits_is_refused() {
     );
 }
 
-// covers: C5.50
+// covers: C5.50 (F-IH11)
 #[test]
 fn item_50_a_chunk_with_an_extension_a_bad_size_or_no_line_end_is_refused() {
     let stand = Stand::start();
