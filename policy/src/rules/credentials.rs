@@ -4,33 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::HostPattern;
 use super::names::{host_pattern, name};
-use crate::data::{CredentialEntry, CredentialForm};
+use crate::data::{BodyKind, CredentialEntry, CredentialForm, Places};
 use crate::yaml::{Map, Node, Reader};
 
 /// Keys of a credential.
-pub(super) const KEYS: [&str; 8] = ["name", "form", "header", "parameter", "region", "service", "hosts", "owner"];
+pub(super) const KEYS: [&str; 9] =
+    ["name", "form", "header", "parameter", "body", "region", "service", "hosts", "owner"];
 /// Forms of a credential.
 pub(super) const FORMS: [&str; 6] = ["header", "bearer", "basic", "query", "sigv4", "placeholder"];
 /// Most credentials of a file, and most hosts of a credential.
 const MAX_CREDENTIALS: usize = 1_000;
 const MAX_HOSTS: usize = 64;
-/// Fields that frame or route a message: a credential in one of them would change what the message is.
-const REFUSED_HEADERS: [&str; 14] = [
-    "connection",
-    "content-length",
-    "cookie",
-    "expect",
-    "forwarded",
-    "host",
-    "keep-alive",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "via",
-];
+/// Kinds of bodies in which a placeholder may stand.
+pub(super) const BODIES: [(&str, BodyKind); 3] =
+    [("json", BodyKind::Json), ("form", BodyKind::Form), ("text", BodyKind::Text)];
 
 pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> BTreeMap<String, CredentialEntry> {
     let mut all = BTreeMap::new();
@@ -67,12 +54,16 @@ fn form(reader: &mut Reader<'_>, map: &Map<'_>) -> Option<CredentialForm> {
         "header" => &["header"],
         "query" => &["parameter"],
         "sigv4" => &["region", "service"],
+        "placeholder" => &["header", "parameter", "body"],
         _ => &[],
     };
-    for key in ["header", "parameter", "region", "service"] {
+    for key in ["header", "parameter", "body", "region", "service"] {
         if let Some(node) = map.get(key).filter(|_| !own.contains(&key)) {
             reader.fail(node.at, format!("{key} does not belong to form {form}"), "remove it");
         }
+    }
+    if form == "placeholder" {
+        return places(reader, map, node).map(CredentialForm::Placeholder);
     }
     let mut word = |key: &str, example: &str, parse: fn(&str) -> Result<String, &'static str>| {
         let node = reader.need(map, key, example)?;
@@ -86,9 +77,32 @@ fn form(reader: &mut Reader<'_>, map: &Map<'_>) -> Option<CredentialForm> {
             service: word("service", "s3", plain_word)?,
         },
         "bearer" => CredentialForm::Bearer,
-        "basic" => CredentialForm::Basic,
-        _ => CredentialForm::Placeholder,
+        _ => CredentialForm::Basic,
     })
+}
+
+/// Where a placeholder is replaced: one place at least.
+fn places(reader: &mut Reader<'_>, map: &Map<'_>, form: &Node) -> Option<Places> {
+    if ["header", "parameter", "body"].iter().all(|key| map.get(key).is_none()) {
+        let remedy = "add header: authorization, parameter: key or body: [json]";
+        reader.fail(form.at, "the placeholder may stand nowhere", remedy);
+        return None;
+    }
+    let mut places = Places::default();
+    if let Some(node) = map.get("header") {
+        places.header = Some(reader.parsed(node, "header", "write one plain word", header)?);
+    }
+    if let Some(node) = map.get("parameter") {
+        places.parameter = Some(reader.parsed(node, "parameter", "write one plain word", plain_word)?);
+    }
+    if let Some(node) = map.get("body") {
+        let kinds = reader.list(node, "body", BODIES.len());
+        if kinds.is_empty() {
+            reader.fail(node.at, "body lists no kind", "write one or more of json, form and text");
+        }
+        places.body = kinds.iter().map(|kind| reader.choice(kind, "body", &BODIES)).collect::<Option<_>>()?;
+    }
+    Some(places)
 }
 
 fn hosts(reader: &mut Reader<'_>, map: &Map<'_>) -> Option<Vec<String>> {
@@ -112,7 +126,7 @@ fn header(text: &str) -> Result<String, &'static str> {
     let good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     match (1..=64).contains(&text.len()) && text.bytes().all(good) {
         false => Err("1 to 64 of a-z, 0-9 and '-'"),
-        true if REFUSED_HEADERS.contains(&text) || text.starts_with("x-nova-") => {
+        true if !CredentialForm::may_be_header(text) => {
             Err("this field frames or routes messages, or belongs to the supervisor")
         }
         true => Ok(text.to_owned()),

@@ -5,6 +5,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use super::HostPattern;
+use crate::data::is_plain_name;
 use crate::host::Host;
 use crate::yaml::{Node, Reader};
 
@@ -48,9 +49,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<Vec<u8>>, String> {
 const NAME_RULE: &str = "1 to 63 of a-z, 0-9 and '-'";
 
 fn plain_name(text: &str) -> Option<String> {
-    let good = (1..=63).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-    good.then(|| text.to_owned())
+    is_plain_name(text).then(|| text.to_owned())
 }
 
 /// A network with all host bits zero.

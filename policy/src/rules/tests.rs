@@ -250,6 +250,20 @@ fn a_credential_goes_only_where_its_owner_says() {
 
 // covers: B1d
 #[test]
+fn a_placeholder_stands_in_the_places_that_its_credential_names() {
+    let text = "credentials:\n- {name: k, form: placeholder, header: x-key, parameter: key, body: [text, json], hosts: [api.example.com], owner: o}\n\
+                rules:\n- {id: r, tenant: t, from: {workload: x}, to: {external: api.example.com, port: 443}, http: {methods: [GET]}, credential: k}\n";
+    let entry = &data(text, WORKLOADS, "n1").expect("it compiles").credentials["k"];
+    let json = serde_json::to_value(&entry.form).expect("JSON");
+    assert_eq!(
+        json,
+        serde_json::json!({"placeholder": {"header": "x-key", "parameter": "key", "body": ["json", "text"]}})
+    );
+    assert_eq!(serde_json::from_value::<CredentialForm>(json).expect("reads back"), entry.form);
+}
+
+// covers: B1d
+#[test]
 fn credentials_that_say_too_little_or_too_much_are_refused() {
     for (credential, want) in [
         ("form: bearer, hosts: [a.example], owner: o", "key \"name\" is missing"),
@@ -260,6 +274,14 @@ fn credentials_that_say_too_little_or_too_much_are_refused() {
         ("name: k, form: header, header: x-nova-id, hosts: [a.example], owner: o", "belongs to the supervisor"),
         ("name: k, form: bearer, header: x-key, hosts: [a.example], owner: o", "does not belong to form bearer"),
         ("name: k, form: sigv4, region: r, hosts: [a.example], owner: o", "key \"service\" is missing"),
+        ("name: k, form: placeholder, hosts: [a.example], owner: o", "may stand nowhere"),
+        ("name: k, form: placeholder, body: [], hosts: [a.example], owner: o", "body lists no kind"),
+        ("name: k, form: placeholder, body: [xml], hosts: [a.example], owner: o", "body \"xml\" is not known"),
+        ("name: k, form: placeholder, header: host, hosts: [a.example], owner: o", "frames or routes"),
+        (
+            "name: k, form: header, header: a, body: [json], hosts: [a.example], owner: o",
+            "does not belong to form header",
+        ),
         ("name: k, form: bearer, hosts: ['*.a.example'], owner: o", "hosts nobody listed"),
         ("name: k, form: bearer, hosts: [10.0.0.1], owner: o", "not a name"),
         ("name: k, form: bearer, hosts: [], owner: o", "can go nowhere"),
