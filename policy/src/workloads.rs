@@ -7,7 +7,7 @@ mod parts;
 
 pub(crate) use parts::labels as read_labels;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -62,6 +62,8 @@ pub struct Endpoint {
     pub boot_token: Option<BootToken>,
     /// Fixed dependencies.
     pub dependencies: Vec<Dependency>,
+    /// Names of the credentials that the pod may use where a rule grants one.
+    pub credentials: BTreeSet<String>,
     /// Limits; absent values take the supervisor's defaults.
     pub limits: Limits,
     /// Whether it shares the node's supervisor.

@@ -44,6 +44,7 @@ fn spec() -> Arc<EndpointSpec> {
         backend: Backend::Vsock { cid: 5 },
         ports: Vec::new(),
         dependencies: Vec::new(),
+        credentials: ["pay-key".to_owned()].into(),
         boot_token: BootToken([1; 16]),
         drain_timeout: Duration::ZERO,
         limits: EndpointLimits::default(),
@@ -52,9 +53,18 @@ fn spec() -> Arc<EndpointSpec> {
 
 /// What the node says of x calling pay.example under these rules, and its audit line.
 fn decided(hosts: &Value) -> (Option<Reason>, Value) {
+    asked(&rules(hosts), get())
+}
+
+fn get() -> Input {
+    let path = CanonicalPath::parse(b"/v1").expect("a path");
+    Input::egress_request("x", &Host::parse("pay.example").expect("a host"), 443, "GET", &path)
+}
+
+fn asked(rules: &NodeData, input: Input) -> (Option<Reason>, Value) {
     let node = Node::new();
     let feed = node.feed();
-    assert_eq!(feed.offer(&node.signed(1, &rules(hosts)), now()), Outcome::Activated(1), "well signed, it is taken");
+    assert_eq!(feed.offer(&node.signed(1, rules), now()), Outcome::Activated(1), "well signed, it is taken");
     let file = node.dir.path().join("audit.jsonl");
     let audit = AuditConfig { file: file.clone(), required: true, opa_file: None, denials_per_second: 100 };
     let config = NodeConfig {
@@ -66,11 +76,9 @@ fn decided(hosts: &Value) -> (Option<Reason>, Value) {
         run_as: None,
     };
     let sink = AuditSink::open(&audit, &config).expect("a log");
-    let decider = Decider::new(Arc::clone(&node.cell), Arc::clone(&sink));
-    let host = Host::parse("pay.example").expect("a host");
-    let path = CanonicalPath::parse(b"/v1").expect("a path");
+    let decider = Decider::new(Arc::clone(&node.cell), Arc::clone(&sink), Arc::default());
     let mut record = Record::open(&sink, Kind::Request, "egress", &spec());
-    let refused = decider.decide(Input::egress_request("x", &host, 443, "GET", &path), &mut record).err();
+    let refused = decider.decide(input, &mut record).err();
     drop(record);
     sink.flush();
     let line = std::fs::read_to_string(&file).expect("the log");
@@ -87,5 +95,36 @@ fn a_credential_goes_nowhere_that_its_declaration_does_not_list() {
         assert_eq!((&line["rule"], &line["credential"]), (&json!("x-to-pay"), &json!("pay-key")), "{line}");
     }
     let (_, line) = decided(&json!(["other.example", "pay.example"]));
-    assert!(line["detail"].is_null(), "where it may go, this is no reason against it: {line}");
+    assert_eq!(line["detail"], "credential_missing", "where it may go, this is no reason against it: {line}");
+}
+
+// covers: D9l
+#[test]
+fn a_credential_goes_with_nothing_but_requests_over_tls() {
+    let good = rules(&json!(["pay.example"]));
+    let edited = |edit: fn(&mut Value)| {
+        let mut data = serde_json::to_value(&good).expect("JSON");
+        edit(&mut data);
+        serde_json::from_value::<NodeData>(data).expect("the data of a bundle")
+    };
+    let tls = |tls: &str| {
+        let mut data = serde_json::to_value(&good).expect("JSON");
+        data["targets"]["x"]["x-to-pay"][0]["tls"] = json!(tls);
+        serde_json::from_value::<NodeData>(data).expect("the data of a bundle")
+    };
+    let opaque = edited(|data| data["egress"]["x"]["exact"]["pay.example:443"][0]["l4"] = json!(true));
+    let upgrade =
+        edited(|data| data["egress"]["x"]["exact"]["pay.example:443"][0]["upgrade"] = json!({"websocket": true}));
+    let workload = edited(|data| data["targets"]["x"]["x-to-pay"] = json!([]));
+    for (rules, input) in [
+        (tls("none"), get()),
+        (tls("passthrough"), get()),
+        (opaque, Input::egress_opaque("x", &Host::parse("pay.example").expect("a host"), 443)),
+        (upgrade, get().with_upgrade("websocket")),
+        (workload, get()),
+    ] {
+        let (refused, line) = asked(&rules, input);
+        assert_eq!(refused, Some(Reason::CredentialUnavailable), "{line}");
+        assert_eq!((&line["verdict"], &line["detail"]), (&json!("deny"), &json!("credential_plaintext")), "{line}");
+    }
 }

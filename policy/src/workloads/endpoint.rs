@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::yaml::{Map, Node, Reader};
 
 /// Keys of an endpoint.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "workload_id",
     "tenant",
     "labels",
@@ -25,6 +25,7 @@ const KEYS: [&str; 17] = [
     "drain_timeout_ms",
     "boot_token",
     "dependencies",
+    "credentials",
     "limits",
     "isolation",
     "guest",
@@ -68,6 +69,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node, trust_domain: &str) -> 
         drain_timeout_ms: endpoint.drain_timeout_ms,
         boot_token: endpoint.boot_token,
         dependencies: parts::dependencies(reader, &map),
+        credentials: parts::credentials(reader, &map),
         limits: parts::limits(reader, &map),
         dedicated: endpoint.dedicated,
         guest: parts::guest(reader, &map),

@@ -1,6 +1,6 @@
 //! Reads the parts of an endpoint: ports, backend, dependencies, limits, guest.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -8,11 +8,15 @@ use ipnet::IpNet;
 use nova_proto::ids::PortName;
 
 use super::{Backend, Dependency, Guest, Limits, Mode, Port, PortTarget, PortTls, Protocol};
+use crate::data::is_plain_name;
 use crate::host::Host;
 use crate::yaml::{Map, Node, Reader};
 
 /// Context ids that never belong to a guest: hypervisor, loopback, host, any.
 const RESERVED_CIDS: [u64; 4] = [0, 1, 2, 0xffff_ffff];
+
+/// Credentials of one pod.
+const MAX_CREDENTIALS: usize = 64;
 
 /// Keys of a port.
 const PORT_KEYS: [&str; 10] = [
@@ -180,6 +184,16 @@ pub(super) fn dependencies(reader: &mut Reader<'_>, map: &Map<'_>) -> Vec<Depend
         all.push(dependency);
     }
     all
+}
+
+pub(super) fn credentials(reader: &mut Reader<'_>, map: &Map<'_>) -> BTreeSet<String> {
+    let Some(list) = map.get("credentials") else { return BTreeSet::new() };
+    let names = reader.list(list, "credentials", MAX_CREDENTIALS).iter();
+    let name = |text: &str| match is_plain_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err("1 to 63 of a-z, 0-9 and '-'"),
+    };
+    names.filter_map(|node| reader.parsed(node, "credential", "write the name that rules use", name)).collect()
 }
 
 fn dependency(reader: &mut Reader<'_>, node: &Node) -> Option<Dependency> {

@@ -7,8 +7,10 @@ mod port;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nova_policy::data::is_plain_name;
 use nova_proto::control as proto;
 use nova_proto::control::endpoint::Backend as ProtoBackend;
 use nova_proto::ids::{BootToken, PodUid, SpiffeId, TenantId, WorkloadId};
@@ -73,8 +75,8 @@ fn convert(message: proto::Endpoint, mistakes: &mut Mistakes) -> Option<Order> {
         ports,
         isolation,
         state,
-        delivery: _,    // for explain and audit; nothing depends on it
-        credentials: _, // names only: the policy says who may use them
+        delivery: _, // for explain and audit; nothing depends on it
+        credentials,
         limits,
         dependencies,
         boot_token,
@@ -95,6 +97,7 @@ fn convert(message: proto::Endpoint, mistakes: &mut Mistakes) -> Option<Order> {
     let boot_token = self::boot_token(&boot_token, mistakes);
     let (ports, health) = self::ports(ports, mistakes);
     let dependencies = self::dependencies(dependencies, mistakes);
+    let credentials = self::credentials(credentials, mistakes);
     let drain_timeout = match drain_timeout_ms {
         0 => DRAIN_TIMEOUT,
         millis => Duration::from_millis(millis.into()),
@@ -110,6 +113,7 @@ fn convert(message: proto::Endpoint, mistakes: &mut Mistakes) -> Option<Order> {
         backend: backend?,
         ports,
         dependencies,
+        credentials,
         boot_token: boot_token?,
         drain_timeout,
         limits,
@@ -248,4 +252,13 @@ fn dependencies(messages: Vec<proto::Dependency>, mistakes: &mut Mistakes) -> Ve
         dependencies.extend(mistakes.keep(Why::BadDependency, check_dependency(&host, port, &guest_ip)));
     }
     dependencies
+}
+
+/// Names only: values are this node's, and whether a call carries one is for the policy to say.
+fn credentials(names: Vec<String>, mistakes: &mut Mistakes) -> BTreeSet<String> {
+    for name in names.iter().filter(|name| !is_plain_name(name)) {
+        let shown: String = name.chars().take(64).collect();
+        mistakes.add(Why::BadCredential, format!("{shown:?} is no name of a credential: 1 to 63 of a-z, 0-9 and '-'"));
+    }
+    names.into_iter().collect()
 }

@@ -126,6 +126,7 @@ fn message(row: workloads::Endpoint) -> proto::Endpoint {
             close_at_max_lifetime: row.limits.close_at_max_lifetime,
         }),
         dependencies: row.dependencies.into_iter().map(dependency).collect(),
+        credentials: row.credentials.into_iter().collect(),
         boot_token: row.boot_token.map(|token| token.0.to_vec()).unwrap_or_default(),
         drain_timeout_ms: row.drain_timeout_ms,
         ..proto::Endpoint::default()

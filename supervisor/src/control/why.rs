@@ -78,6 +78,8 @@ pub enum Why {
     BadToken,
     /// A dependency is not valid.
     BadDependency,
+    /// A name of a credential is not valid.
+    BadCredential,
     /// The health check is not valid.
     BadHealthCheck,
     /// The state is not one that this build knows.
@@ -159,6 +161,7 @@ impl Why {
             Self::DuplicatePort => "duplicate_port",
             Self::BadToken => "bad_token",
             Self::BadDependency => "bad_dependency",
+            Self::BadCredential => "bad_credential",
             Self::BadHealthCheck => "bad_health_check",
             Self::BadState => "bad_state",
             Self::UnknownIsolation => "unknown_isolation",

@@ -1,5 +1,6 @@
 //! An endpoint: what novalet says of one workload's pod, and what lives of it in this process.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, ArcSwapOption};
 pub use nova_policy::workloads::PortTls;
 use nova_proto::ids::{BootToken, PodUid, PortName, SpiffeId, TenantId, WorkloadId};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use super::bucket::Bucket;
 use super::budget::{Budget, Place, Share};
@@ -20,6 +21,9 @@ pub use super::limits::EndpointLimits;
 use super::names::Names;
 use super::pace::Way;
 use crate::tls::SvidCell;
+
+/// Bodies of one endpoint that are held at a time: with a mebibyte each, little beside what its connections may buffer.
+const WHOLE_BODIES: usize = 16;
 
 /// What novalet (or `endpoints.yaml`) says. Validated, immutable: an update replaces the whole value.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,6 +46,8 @@ pub struct EndpointSpec {
     pub ports: Vec<PortSpec>,
     /// Fixed dependencies: what a `dependency` hello may name.
     pub dependencies: Vec<DependencySpec>,
+    /// Names of the credentials that the pod may use where a rule grants one.
+    pub credentials: BTreeSet<String>,
     /// Freshness of the guest.
     pub boot_token: BootToken,
     /// How long open connections may finish at drain.
@@ -173,6 +179,8 @@ pub struct Endpoint {
     pub names: Names,
     /// What it knows of the destinations that it dials.
     pub destinations: Destinations,
+    /// Places for bodies of requests that are read whole before they go, because a credential goes into them.
+    pub whole_bodies: Arc<Semaphore>,
     /// The SVID that handshakes of this endpoint use; empty until one is issued.
     pub svid: Arc<SvidCell>,
     /// Last reason and message acknowledged, for the admin surface.
@@ -213,6 +221,7 @@ impl Endpoint {
             from_guest: Bucket::default(),
             names: Names::default(),
             destinations: Destinations::default(),
+            whole_bodies: Arc::new(Semaphore::new(WHOLE_BODIES)),
             svid: SvidCell::empty(),
             status: ArcSwapOption::empty(),
         })

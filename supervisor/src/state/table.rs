@@ -146,6 +146,7 @@ mod tests {
             backend: Backend::Vsock { cid },
             ports: Vec::new(),
             dependencies: Vec::new(),
+            credentials: Default::default(),
             boot_token: BootToken([0; 16]),
             drain_timeout: Duration::from_secs(10),
             limits: EndpointLimits::default(),

@@ -98,6 +98,7 @@ fn placement(file: &str, endpoint: &Endpoint) -> Result<Placement, String> {
         boot_token: endpoint.boot_token.map(|token| token.0),
         limits: limits(&endpoint.limits),
         dependencies: dependencies.collect(),
+        credentials: endpoint.credentials.iter().cloned().collect(),
         socket_file,
         half_close,
         guest,

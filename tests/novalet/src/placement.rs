@@ -57,6 +57,8 @@ pub struct Placement {
     pub limits: Option<control::Limits>,
     /// Fixed dependencies of the guest.
     pub dependencies: Vec<control::Dependency>,
+    /// Names of the credentials that the pod may use.
+    pub credentials: Vec<String>,
     /// File name of the hybrid socket in the pod's folder.
     pub socket_file: String,
     /// Whether the muxer carries half-close.

@@ -74,6 +74,7 @@ fn spec(name: &str, cid: u32, ip: &str, boot_token: BootToken) -> anyhow::Result
         backend: Backend::Vsock { cid },
         ports: Vec::new(),
         dependencies: Vec::new(),
+        credentials: Default::default(),
         boot_token,
         drain_timeout: Duration::from_secs(10),
         limits: EndpointLimits::default(),

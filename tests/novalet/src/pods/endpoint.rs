@@ -18,6 +18,7 @@ pub(super) fn endpoint(placement: &Placement, generation: u64, token: &[u8; 16],
         state: state as i32,
         limits: placement.limits,
         dependencies: placement.dependencies.clone(),
+        credentials: placement.credentials.clone(),
         boot_token: token.to_vec(),
         drain_timeout_ms: u32::try_from(placement.drain_timeout.as_millis()).unwrap_or(u32::MAX),
         backend: Some(Backend::Hybrid(HybridVsock {
