@@ -15,7 +15,8 @@ pub struct Decision {
     pub would_deny: bool,
     /// The rule that granted it; empty when none did and in the connect phase.
     pub rule_id: Arc<str>,
-    /// Name of the credential to inject; empty when there is none.
+    /// Name of the credential to inject; empty when there is none. Policy grants it; whether a node has it, and the caller's
+    /// pod may use it, is for the node to say.
     pub credential: Arc<str>,
     /// Why.
     pub reason: DecisionReason,
@@ -31,15 +32,6 @@ impl Decision {
     pub(crate) fn of_engine(self) -> Option<Self> {
         DecisionReason::from_engine(self.reason.as_str()).filter(|reason| reason.allows() == self.allow)?;
         Some(self)
-    }
-
-    /// Turns a grant that needs a credential into a refusal: no node can provide credentials yet. Rule and credential
-    /// stay in the answer, for the audit record.
-    pub(crate) fn without_credentials(self) -> Self {
-        if self.allow && !self.credential.is_empty() {
-            return Self { allow: false, reason: DecisionReason::CredentialUnavailable, ..self };
-        }
-        self
     }
 }
 
@@ -59,8 +51,6 @@ pub enum DecisionReason {
     L7Mismatch,
     /// The pair has only rules with an `http` block; uninspected bytes need one without.
     NeedsOpaqueGrant,
-    /// The rule injects a credential that this node cannot provide.
-    CredentialUnavailable,
     /// The engine failed, ran out of its budget, or answered something that is not a decision.
     EngineError,
 }
@@ -76,7 +66,6 @@ impl DecisionReason {
             Self::NoGrant => "no_grant",
             Self::L7Mismatch => "l7_mismatch",
             Self::NeedsOpaqueGrant => "needs_opaque_grant",
-            Self::CredentialUnavailable => "credential_unavailable",
             Self::EngineError => "engine_error",
         }
     }

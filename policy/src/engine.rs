@@ -203,7 +203,7 @@ impl Policy {
     pub fn self_test(&self) -> Result<usize, LoadError> {
         let mut evaluator = Evaluator::new();
         for vector in &self.loaded.vectors {
-            let got = evaluator.evaluate(self, &vector.input);
+            let got = evaluator.decide(self, &vector.input);
             if got != vector.want {
                 return Err(LoadError::SelfTest {
                     input: serde_json::to_string(&vector.input).unwrap_or_default(),

@@ -73,7 +73,7 @@ pub struct Test {
 pub fn explain(policy: &Policy, input: &Input) -> Explanation {
     let data = policy.data();
     let candidates = judge::candidates(data, input);
-    let decision = judge::verdict(&candidates, input).without_credentials();
+    let decision = judge::verdict(&candidates, input);
     let mut rules: Vec<Considered> = ways::all(data, input).values().map(|ways| finish(ways, input)).collect();
     rules.sort_by_key(|rule| (!rule.candidate, rule.rank));
     let omitted = rules.len().saturating_sub(MAX_RULES);
@@ -100,6 +100,9 @@ impl fmt::Display for Explanation {
         write!(f, "{verdict}  reason={}", self.decision.reason.as_str())?;
         if !self.decision.rule_id.is_empty() {
             write!(f, " rule={}", self.decision.rule_id)?;
+        }
+        if !self.decision.credential.is_empty() {
+            write!(f, " credential={}", self.decision.credential)?;
         }
         writeln!(f, " revision={}", self.revision)?;
         if self.rules.is_empty() {
@@ -224,12 +227,6 @@ fn hint(data: &NodeData, input: &Input, decision: &Decision) -> String {
             input.path().unwrap_or("the path")
         ),
         (Reason::NeedsOpaqueGrant, _) => "uninspected bytes need a rule of the pair without an http block".to_owned(),
-        (Reason::CredentialUnavailable, _) => {
-            format!(
-                "rule {} injects credential {}, which this node cannot provide",
-                decision.rule_id, decision.credential
-            )
-        }
         _ => String::new(),
     }
 }

@@ -1,26 +1,27 @@
 //! The one decision point. Ingress, proxy requests, tunnels, SOCKS5 and dependencies all come through [`Decider::decide`];
 //! only what comes out of it, a [`Permit`], can make `dial` open a connection.
 
+mod credential;
 mod memory;
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-use nova_policy::data::EgressTarget;
+use nova_policy::data::{CredentialForm, EgressTarget};
 use nova_policy::decision::{Decision, DecisionReason};
 use nova_policy::engine::{Evaluator, Policy};
 use nova_policy::host::Host;
 use nova_policy::input::{Direction, Input};
 
+pub use self::credential::NoCredential;
+use self::memory::Memory;
 use crate::audit::{AuditSink, Record, Verdict};
 use crate::conn::{Cut, Event};
+use crate::credentials::{Credentials, Held};
 use crate::reason::Reason;
 use crate::state::policy::PolicyCell;
-use memory::Memory;
 
-/// A credential was to go to a host that its declaration does not list.
-const WRONG_HOST: &str = "credential_host";
 /// The app dials an address that no rule with `cidr` covers: most likely it resolved an allowed name by itself.
 const ADDRESS_WITHOUT_RULE: &str = "ip_target_no_cidr_rule";
 
@@ -31,6 +32,7 @@ pub struct Permit {
     input: Arc<Input>,
     decision: Decision,
     policy: Arc<Policy>,
+    credential: Option<Arc<Held>>,
 }
 
 impl Permit {
@@ -50,6 +52,13 @@ impl Permit {
     #[must_use]
     pub fn rule(&self) -> &str {
         &self.decision.rule_id
+    }
+
+    /// The credential that goes with the call, and how it is injected.
+    #[must_use]
+    pub fn credential(&self) -> Option<(&Held, &CredentialForm)> {
+        let held = self.credential.as_deref()?;
+        Some((held, &self.policy.data().credentials.get(held.name())?.form))
     }
 
     /// Where the granting egress rule leads. None for ingress and in the connect phase, which open nothing outside.
@@ -81,6 +90,7 @@ pub struct PingGrant {
 pub struct Decider {
     policy: Arc<PolicyCell>,
     audit: Arc<AuditSink>,
+    credentials: Arc<Credentials>,
     engine: RefCell<Evaluator>,
     memory: RefCell<Memory>,
 }
@@ -88,8 +98,8 @@ pub struct Decider {
 impl Decider {
     /// A decider for this thread.
     #[must_use]
-    pub fn new(policy: Arc<PolicyCell>, audit: Arc<AuditSink>) -> Self {
-        Self { policy, audit, engine: RefCell::default(), memory: RefCell::default() }
+    pub fn new(policy: Arc<PolicyCell>, audit: Arc<AuditSink>, credentials: Arc<Credentials>) -> Self {
+        Self { policy, audit, credentials, engine: RefCell::default(), memory: RefCell::default() }
     }
 
     /// Decides `input`, writes the answer into `record`, and gives a permit or the reason for a denial.
@@ -117,12 +127,16 @@ impl Decider {
             record.detail(hint_of(&input, reason));
         }
         record.verdict(verdict, reason, &decision.rule_id, &decision.credential);
-        if !credential_may_go(&policy, &input, &decision) {
-            record.deny(Reason::CredentialUnavailable);
-            record.detail(WRONG_HOST);
-            return Err(Reason::CredentialUnavailable);
-        }
-        if decision.allow { Ok(Permit { input, decision, policy }) } else { Err(reason) }
+        let is_listed = |name: &str| record.endpoint().credentials.contains(name);
+        let credential = match credential::of_grant(&policy, &input, &decision, &self.credentials, is_listed) {
+            Ok(credential) => credential,
+            Err(NoCredential { reason, detail }) => {
+                record.deny(reason);
+                record.detail(detail);
+                return Err(reason);
+            }
+        };
+        if decision.allow { Ok(Permit { input, decision, policy, credential }) } else { Err(reason) }
     }
 
     /// Whether nothing takes back what `permit` was given for. Only a policy can: while there is none, nothing new is
@@ -135,7 +149,9 @@ impl Decider {
             return true;
         }
         let decision = self.evaluate(&policy, &permit.input);
-        decision.allow && credential_may_go(&policy, &permit.input, &decision)
+        // What is on its way has the credential that it had; another one would be another call.
+        let is_same = permit.credential.as_ref().is_none_or(|held| held.name() == &*decision.credential);
+        decision.allow && is_same && credential::may_go(&policy, &permit.input, &decision)
     }
 
     /// What the engine says, or said of the same input and bundle before: asked anew it costs more than all the rest that
@@ -172,6 +188,20 @@ pub fn verdict_of(policy: &Policy, input: &Input) -> Decision {
     Evaluator::new().decide(policy, input)
 }
 
+/// Why this node would not let pass what policy grants: for people who ask.
+///
+/// # Errors
+/// What is wrong with the credential of the grant.
+pub fn check_credential(
+    policy: &Policy,
+    input: &Input,
+    decision: &Decision,
+    credentials: &Credentials,
+    is_listed: impl Fn(&str) -> bool,
+) -> Result<(), NoCredential> {
+    credential::of_grant(policy, input, decision, credentials, is_listed).map(drop)
+}
+
 /// Resolves when what was granted by `permit` must end. A drain lets it finish.
 pub async fn until_revoked(cut: &mut Cut, decider: &Decider, permit: &Permit) -> Reason {
     loop {
@@ -187,17 +217,6 @@ pub async fn until_revoked(cut: &mut Cut, decider: &Decider, permit: &Permit) ->
     }
 }
 
-/// Whether the credential that a rule asks for may be shown to where the call goes. The compiler sees to it; a bundle that
-/// somebody else made must not be able to send a secret elsewhere.
-fn credential_may_go(policy: &Policy, input: &Input, decision: &Decision) -> bool {
-    if decision.credential.is_empty() {
-        return true;
-    }
-    let declared = policy.data().credentials.get(&*decision.credential);
-    let host = input.dest_host().unwrap_or_default();
-    declared.is_some_and(|declared| declared.hosts.iter().any(|listed| listed == host))
-}
-
 fn reason_of(reason: DecisionReason) -> Reason {
     match reason {
         DecisionReason::Rule => Reason::Rule,
@@ -206,7 +225,6 @@ fn reason_of(reason: DecisionReason) -> Reason {
         DecisionReason::NoGrant => Reason::NoGrant,
         DecisionReason::L7Mismatch => Reason::L7Mismatch,
         DecisionReason::NeedsOpaqueGrant => Reason::NeedsOpaqueGrant,
-        DecisionReason::CredentialUnavailable => Reason::CredentialUnavailable,
         DecisionReason::EngineError => Reason::EngineError,
     }
 }

@@ -12,6 +12,7 @@ pub mod config;
 pub mod conn;
 pub mod control;
 pub mod copy;
+pub mod credentials;
 pub mod decide;
 pub mod dial;
 pub mod egress;

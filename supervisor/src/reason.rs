@@ -20,6 +20,8 @@ pub enum Reason {
     NeedsOpaqueGrant,
     /// The rule needs a credential that cannot be had.
     CredentialUnavailable,
+    /// The call asks for a credential that it is not granted, or the pod may not use the one that the rule names.
+    CredentialNotGranted,
     /// The policy changed and no longer allows it.
     PolicyRevoked,
     /// There is no active bundle.
@@ -126,6 +128,7 @@ impl Reason {
             Self::L7Mismatch => "l7_mismatch",
             Self::NeedsOpaqueGrant => "needs_opaque_grant",
             Self::CredentialUnavailable => "credential_unavailable",
+            Self::CredentialNotGranted => "credential_not_granted",
             Self::PolicyRevoked => "policy_revoked",
             Self::NoPolicy => "no_policy",
             Self::EngineError => "engine_error",
@@ -184,6 +187,7 @@ impl Reason {
             | Self::L7Mismatch
             | Self::NeedsOpaqueGrant
             | Self::CredentialUnavailable
+            | Self::CredentialNotGranted
             | Self::PolicyRevoked
             | Self::NameForbidden
             | Self::AddressForbidden => Public::Denied,

@@ -1,8 +1,12 @@
 //! The one home of `unsafe` in this crate. Each block says which invariant it needs and who keeps it.
-#![allow(unsafe_code, reason = "raw descriptors from the environment need it; see each block")]
+#![allow(unsafe_code, reason = "raw descriptors and pages need it; see each block")]
+
+mod memory;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+pub use self::memory::SecretBytes;
 
 /// Takes ownership of a descriptor that the parent process left open for us, named by number in the configuration.
 ///

@@ -55,6 +55,7 @@ impl Served {
             feed: Arc::clone(&feed),
             audit_file: audit.clone(),
             connections: Arc::clone(&registry),
+            credentials: Arc::default(),
             checks: vec![check],
             warnings: vec!["the dev identity source is in use".to_owned()],
             watches: Vec::new(),

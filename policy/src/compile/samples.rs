@@ -24,7 +24,7 @@ pub const MAX_VECTORS: usize = 2_000;
 pub struct Vector {
     /// What is asked.
     pub input: Input,
-    /// What the policy must say, before credentials are looked at.
+    /// What the policy must say.
     pub want: Decision,
 }
 

@@ -22,20 +22,15 @@ impl Evaluator {
         Self::default()
     }
 
-    /// Decides. A rule that injects a credential denies as long as no credential can be provided.
+    /// Decides.
     pub fn decide(&mut self, policy: &Policy, input: &Input) -> Decision {
-        self.evaluate(policy, input).without_credentials()
+        let answer = self.run(policy, |machine| machine.decide(input));
+        answer.and_then(Decision::of_engine).unwrap_or_else(|| Decision::deny(DecisionReason::EngineError))
     }
 
     /// The engine's answer to any JSON, whether it is an input or not; none when it failed. For comparing engines.
     pub fn answer(&mut self, policy: &Policy, input: &serde_json::Value) -> Option<serde_json::Value> {
         self.run(policy, |machine| machine.answer(input))
-    }
-
-    /// What the policy itself says, before credentials are looked at.
-    pub(crate) fn evaluate(&mut self, policy: &Policy, input: &Input) -> Decision {
-        let answer = self.run(policy, |machine| machine.decide(input));
-        answer.and_then(Decision::of_engine).unwrap_or_else(|| Decision::deny(DecisionReason::EngineError))
     }
 
     /// Gives the machine to the next thread that needs one for this policy.

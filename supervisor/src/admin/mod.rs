@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::bundles::BundleFeed;
 use crate::conn::Registry;
+use crate::credentials::Credentials;
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
 
@@ -37,6 +38,8 @@ pub struct AdminHandles {
     pub audit_file: PathBuf,
     /// Live connections.
     pub connections: Arc<Registry>,
+    /// The credentials of the node.
+    pub credentials: Arc<Credentials>,
     /// What else must hold before the node is ready, besides an active policy.
     pub checks: Vec<Check>,
     /// What an operator should know although the node is ready: the dev identity source, lab exceptions.

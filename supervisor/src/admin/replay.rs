@@ -20,7 +20,7 @@ const MAX_ID: usize = 64;
 /// Why the active policy decides an input as it does.
 pub(super) fn explain(handles: &AdminHandles, input: Value) -> Result<ExplanationView, Failure> {
     let input = parse(input)?;
-    Ok(view::explanation(&*active(handles)?, &input))
+    Ok(view::explanation_here(handles, &*active(handles)?, &input))
 }
 
 /// The same for a pair, on the active policy or an earlier revision.
@@ -48,7 +48,7 @@ pub(super) fn explain_pair(
     let inputs = pair.inputs(&policy).map_err(refuse)?;
     let end = |input: &Input| EndView {
         input: serde_json::to_value(input).unwrap_or_default(),
-        explanation: view::explanation(&policy, input),
+        explanation: view::explanation_here(handles, &policy, input),
     };
     Ok(inputs.iter().map(end).collect())
 }
@@ -58,7 +58,7 @@ pub(super) fn decide(handles: &AdminHandles, input: Value) -> Result<DecisionVie
     let input = parse(input)?;
     let policy = active(handles)?;
     let decision = verdict_of(&policy, &input);
-    Ok(view::decision(&policy, &decision))
+    Ok(view::decision_here(handles, &policy, &input, &decision).0)
 }
 
 /// Decides a recorded input on the revision of that moment and on the active one.
@@ -73,7 +73,7 @@ pub(super) fn replay(handles: &AdminHandles, decision_id: &str) -> Result<Replay
     let input = parse(line["input"].clone())?;
     let mut notes = Vec::new();
     let then = at_that_time(handles, &recorded.revision, &mut notes).map(|policy| view::explanation(&policy, &input));
-    let now = handles.policy.load().map(|policy| view::explanation(&policy, &input));
+    let now = handles.policy.load().map(|policy| view::explanation_here(handles, &policy, &input));
     if now.is_none() {
         notes.push("no policy is active now, so everything is denied; publish a bundle for this node".to_owned());
     }

@@ -6,7 +6,8 @@ use nova_policy::explain::{self, Considered, Test};
 use nova_policy::input::Input;
 use serde_json::Value;
 
-use crate::decide::verdict_of;
+use super::AdminHandles;
+use crate::decide::{NoCredential, check_credential, verdict_of};
 
 use super::protocol::{DecisionView, ExplanationView, RuleView, TestView};
 
@@ -22,6 +23,50 @@ pub(super) fn decision(policy: &Policy, decision: &Decision) -> DecisionView {
         reason: decision.reason.as_str().to_owned(),
         rule: decision.rule_id.to_string(),
         credential: decision.credential.to_string(),
+    }
+}
+
+/// The same for a call that would be made here and now: a grant also needs its credential.
+pub(super) fn decision_here(
+    handles: &AdminHandles,
+    policy: &Policy,
+    input: &Input,
+    verdict: &Decision,
+) -> (DecisionView, Option<&'static str>) {
+    let granted = decision(policy, verdict);
+    let endpoints = handles.endpoints.load();
+    let is_listed = |name: &str| {
+        endpoints
+            .iter()
+            .map(|endpoint| endpoint.spec())
+            .any(|spec| spec.workload.as_str() == input.workload() && spec.credentials.contains(name))
+    };
+    match check_credential(policy, input, verdict, &handles.credentials, is_listed) {
+        Ok(()) => (granted, None),
+        Err(NoCredential { reason, detail }) => {
+            let reason = reason.as_str().to_owned();
+            (DecisionView { verdict: "deny".to_owned(), reason, ..granted }, Some(remedy(detail)))
+        }
+    }
+}
+
+/// As [`explanation`], for a call that would be made here and now.
+pub(super) fn explanation_here(handles: &AdminHandles, policy: &Policy, input: &Input) -> ExplanationView {
+    let explained = explanation(policy, input);
+    let (decision, remedy) = decision_here(handles, policy, input, &verdict_of(policy, input));
+    let hint = remedy.map_or(explained.hint, |remedy| {
+        format!("rule {} injects credential {}: {remedy}", decision.rule, decision.credential)
+    });
+    ExplanationView { decision, hint, ..explained }
+}
+
+fn remedy(detail: &str) -> &'static str {
+    match detail {
+        "credential_host" => "its declaration does not list this host; ask its owner to add it",
+        "credential_plaintext" => "it goes out with requests over TLS only; use tls: originate, or intercept",
+        "credential_pod" => "no pod of the workload on this node lists it in `credentials`",
+        "credential_missing" => "this node has no such file in [credentials] dir; `ready` says if it could not be read",
+        _ => "its file does not hold what its form needs",
     }
 }
 

@@ -11,6 +11,7 @@ use crate::accept::Service;
 use crate::audit::AuditSink;
 use crate::config::ResolverConfig;
 use crate::conn::Registry;
+use crate::credentials::Credentials;
 use crate::decide::Decider;
 use crate::dial::Dialer;
 use crate::egress::{Egress, PresenceLost};
@@ -34,6 +35,7 @@ pub(super) struct Shared {
     pub(super) guard: AddressGuard,
     pub(super) resolver: ResolverConfig,
     pub(super) presence_lost: PresenceLost,
+    pub(super) credentials: Arc<Credentials>,
 }
 
 /// One thread's services.
@@ -47,10 +49,11 @@ pub(super) struct DataService {
 impl DataService {
     /// Makes the services of this thread, on its runtime.
     pub(super) fn new(shared: Shared) -> io::Result<Self> {
-        let Shared { endpoints, policy, audit, registry, known_by, links, guard, resolver, presence_lost } = shared;
+        let Shared { endpoints, policy, audit, registry, known_by, links, guard, resolver, presence_lost, credentials } =
+            shared;
         // Every record counts in it, so each thread has a handle of its own.
         let audit = Arc::new(AuditSink::clone(&audit));
-        let decider = Rc::new(Decider::new(Arc::clone(&policy), Arc::clone(&audit)));
+        let decider = Rc::new(Decider::new(Arc::clone(&policy), Arc::clone(&audit), credentials));
         let trust = Arc::clone(known_by.verifier.trust());
         let dialer = Rc::new(Dialer::new(endpoints, links, guard, Resolver::new(&resolver)?, trust));
         let ingress = Ingress::new(

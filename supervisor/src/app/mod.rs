@@ -28,6 +28,7 @@ use crate::conn::Registry;
 use crate::control::client::{Client, Introduction};
 use crate::control::file::FileSource;
 use crate::control::{Control, Means, PolicyView, Timing};
+use crate::credentials::Credentials;
 use crate::guestlink::LinkPorts;
 use crate::identity::IdentitySource;
 use crate::ingress::KnownBy;
@@ -59,6 +60,9 @@ pub enum AppError {
     /// The keys of an issuer of tokens.
     #[error("[[tokens]]")]
     Tokens(#[from] crate::tokens::KeyError),
+    /// The source of credentials.
+    #[error("[credentials]")]
+    Credentials(#[from] crate::credentials::SourceError),
     /// The bundle store.
     #[error("bundle store")]
     Store(#[from] crate::bundles::StoreError),
@@ -198,6 +202,8 @@ fn shared(
 ) -> Result<data::Shared, AppError> {
     let audit = AuditSink::open(&config.audit, &config.node)
         .map_err(|source| AppError::Audit { path: config.audit.file.clone(), source })?;
+    let credentials = Arc::new(Credentials::open(config.credentials.as_ref())?);
+    tokio::spawn(Arc::clone(&credentials).follow());
     Ok(data::Shared {
         endpoints: Arc::new(EndpointTable::within(budget)),
         policy: Arc::<PolicyCell>::default(),
@@ -208,6 +214,7 @@ fn shared(
         guard: AddressGuard::new(config.lab_destinations.clone(), config.resolver.nat64.clone()),
         resolver: config.resolver.clone(),
         presence_lost,
+        credentials,
     })
 }
 
@@ -294,6 +301,7 @@ fn admin_handles(
     let (audit, events) = (Arc::clone(&shared.audit), Arc::clone(&shared.audit));
     let certificates = Arc::clone(&shared.known_by.certificates);
     let tokens = Arc::clone(&shared.known_by.tokens);
+    let credentials = Arc::clone(&shared.credentials);
     let mut warnings = Vec::new();
     if config.node.mode == Mode::Dev {
         warnings.push("mode is dev: SVIDs come from an embedded CA that nobody else trusts".to_owned());
@@ -310,7 +318,9 @@ fn admin_handles(
         connections: Arc::clone(&shared.registry),
         checks: vec![audit_check(audit), accept_check(pressure)],
         warnings,
+        credentials: Arc::clone(&shared.credentials),
         watches: vec![
+            Box::new(move || credentials.warnings()),
             Box::new(move || certificates.warnings(SystemTime::now())),
             Box::new(move || trust.warnings(SystemTime::now())),
             Box::new(move || tokens.warnings(SystemTime::now())),

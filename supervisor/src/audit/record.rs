@@ -35,6 +35,12 @@ impl Record {
         &self.line.decision_id
     }
 
+    /// The endpoint, as it was when the record was opened.
+    #[must_use]
+    pub fn endpoint(&self) -> &EndpointSpec {
+        &self.line.endpoint
+    }
+
     /// The endpoint's pod.
     #[must_use]
     pub fn pod_uid(&self) -> &PodUid {
@@ -121,6 +127,11 @@ impl Record {
     pub fn fail(&mut self, reason: Reason) {
         self.line.verdict = Verdict::Error;
         self.line.reason = reason.as_str();
+    }
+
+    /// The credential that the call is about.
+    pub fn credential(&mut self, name: &str) {
+        name.clone_into(&mut self.line.credential);
     }
 
     /// A finer reason.

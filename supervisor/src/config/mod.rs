@@ -59,6 +59,8 @@ pub struct Config {
     pub certificates: Vec<CertificateConfig>,
     /// Issuers of tokens.
     pub tokens: Vec<TokenConfig>,
+    /// Where the values of credentials are; none: this node injects none.
+    pub credentials: Option<CredentialConfig>,
 }
 
 impl Config {
@@ -236,6 +238,13 @@ pub enum KeySource {
         /// The CA that must vouch for it, PEM; default: the public web's.
         ca: Option<PathBuf>,
     },
+}
+
+/// `[credentials]`
+#[derive(Debug, Clone)]
+pub struct CredentialConfig {
+    /// A folder with one file per credential.
+    pub dir: PathBuf,
 }
 
 /// `[guests]`

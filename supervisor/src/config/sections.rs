@@ -9,12 +9,12 @@ use nova_policy::workloads::DEV_TRUST_DOMAIN;
 use super::document::{Document, Section};
 use super::error::ConfigErrors;
 use super::{
-    AdminConfig, AuditConfig, BundleSource, Config, EndpointSource, GuestConfig, HttpSource, IdentityConfig, Mode,
-    NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig, TrustConfig,
+    AdminConfig, AuditConfig, BundleSource, Config, CredentialConfig, EndpointSource, GuestConfig, HttpSource,
+    IdentityConfig, Mode, NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig, TrustConfig,
 };
 use super::{tables, value};
 
-const SECTIONS: [&str; 12] = [
+const SECTIONS: [&str; 13] = [
     "node",
     "endpoints",
     "policy",
@@ -27,6 +27,7 @@ const SECTIONS: [&str; 12] = [
     "lab",
     "certificates",
     "tokens",
+    "credentials",
 ];
 
 /// Port that guests dial in slot 0; slot 1 is the next.
@@ -75,6 +76,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
     let lab_destinations = lab(document, setting);
     let certificates = tables::certificates(document);
     let tokens = tables::tokens(document, setting.dev);
+    let credentials = credentials(document);
     Some(Config {
         node: node?,
         endpoints: endpoints?,
@@ -89,6 +91,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
         lab_destinations,
         certificates,
         tokens,
+        credentials,
     })
 }
 
@@ -312,6 +315,13 @@ fn lab(document: &Document<'_>, setting: Setting) -> Vec<IpNet> {
     let destinations = section.list("allow_destinations", value::subnet);
     section.finish();
     destinations
+}
+
+fn credentials(document: &Document<'_>) -> Option<CredentialConfig> {
+    let mut section = document.optional_section("credentials");
+    let dir = path(&mut section, "dir", "write the path of a folder with one file per credential, each of mode 0400");
+    section.finish();
+    dir.map(|dir| CredentialConfig { dir })
 }
 
 fn path(section: &mut Section<'_>, key: &'static str, remedy: &str) -> Option<PathBuf> {

@@ -7,6 +7,6 @@ mod rest;
 
 pub use self::error::BodyError;
 pub use self::reply::{Forwarded, InFlight, Lease, ReplyBody};
-pub use self::request::{Inbound, Meter, RequestBody};
+pub use self::request::{Inbound, Meter, ReadError, RequestBody};
 pub use self::rest::Rest;
 pub use super::flow::BodyRules;

@@ -135,7 +135,11 @@ async fn exchange(
         Ok((response, upstream)) => Ok((response, Exchanged { upstream, meter, record, pool, in_flight })),
         Err(reason) => {
             // Its body was given up here, so whatever the other side made of that is not its fault.
-            let reason = if meter.is_late() { Reason::BodyTimeout } else { reason };
+            let reason = match (meter.is_late(), meter.has_placeholder()) {
+                (true, _) => Reason::BodyTimeout,
+                (_, true) => Reason::CredentialNotGranted,
+                (false, false) => reason,
+            };
             in_flight.end();
             record.bytes(meter.bytes(), 0);
             record.close(reason);

@@ -13,15 +13,17 @@ impl Dialer {
     /// The connections that may carry what `permit` grants to `caller`, and whose answers keep to `limits`.
     ///
     /// Pod and generation: nobody gets another workload's connection. Host, port, rule and revision: they say scheme, CA and
-    /// everything else about the destination. SVID and trust: who we are there, and whom we believed when we connected. Not the
-    /// address: it is chosen, and checked, when a connection is made, and none is used for longer than five minutes.
+    /// everything else about the destination. SVID and trust: who we are there, and whom we believed when we connected. The
+    /// credential and its version: a connection never carries two values. Not the address: it is chosen, and checked, when a
+    /// connection is made, and none is used for longer than five minutes.
     #[must_use]
     pub fn pool(&self, permit: &Permit, caller: &Endpoint, speaks: Speaks, limits: Limits) -> Rc<Pool> {
         let (spec, input) = (caller.spec(), permit.input());
         let svid = caller.svid.current();
         let is_workload = matches!(permit.target(), Some(EgressTarget::Workload { .. }));
+        let credential = permit.credential().map(|(held, _)| format!("{}@{}", held.name(), held.version()));
         let key = format!(
-            "out {} {} {speaks:?} {}:{} {} {} {} {} {}",
+            "out {} {} {speaks:?} {}:{} {} {} {} {} {} {}",
             spec.pod_uid,
             spec.generation,
             input.dest_host().unwrap_or_default(),
@@ -31,6 +33,7 @@ impl Dialer {
             svid.as_ref().map_or("", |svid| svid.serial.as_str()),
             if is_workload { self.tls.trust_version() } else { 0 },
             limits.head_bytes,
+            credential.unwrap_or_default(),
         );
         self.pools.get(&key, speaks, limits)
     }

@@ -12,6 +12,7 @@
 //! Who asks is the endpoint whose link the connection came over. Nothing that the guest sends changes that.
 
 mod connect;
+mod credential;
 pub mod first;
 mod http;
 mod icmp;
@@ -178,7 +179,8 @@ impl Guest {
 
     /// A record for something that this connection asks for.
     fn record(&self) -> Record {
-        Record::open(&self.egress.audit, Kind::Request, "egress", &self.spec)
+        // As the endpoint is now: what it may use can change while a connection lives.
+        Record::open(&self.egress.audit, Kind::Request, "egress", &self.endpoint.spec())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Files with certificates and keys. Every file is opened once and judged by its descriptor, so that nothing can be swapped
+//! Files with certificates, keys and other secrets. Every file is opened once and judged by its descriptor, so that nothing can be swapped
 //! between check and use. Paths are followed as they are: a Kubernetes secret's `..data` link may point elsewhere next time.
 
 use std::fs::{File, OpenOptions};
@@ -21,6 +21,11 @@ pub(super) enum Access {
     Public,
     /// A key: nobody but its owner, root or we ourselves, may have access to the file.
     Secret,
+}
+
+/// The whole of a file with a secret.
+pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
+    read(path, Access::Secret)
 }
 
 /// The whole file.

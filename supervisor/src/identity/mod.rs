@@ -28,6 +28,7 @@ pub use self::certificate::ServerCertificate;
 pub use self::crl::{Crls, files as crl_files};
 pub use self::dev::{DEV_TRUST_DOMAIN, DevSource, dev_spiffe_id};
 pub use self::dev_ca::{DevCa, Issued};
+pub(crate) use self::disk::read_secret;
 pub use self::error::IdentityError;
 pub use self::files::FilesSource;
 pub use self::leaf::{LeafError, Names, common_name};

@@ -149,6 +149,7 @@ mod tests {
         thread.join().expect("joins").expect_err("the sender is gone");
     }
 
+    // covers: D9j
     #[test]
     fn one_capability_is_left_and_none_can_come_back() {
         // Capabilities and no_new_privs belong to the thread; memory privacy to the process, which is harmless here.
@@ -158,6 +159,8 @@ mod tests {
             assert!((after.permitted - CapabilitySet::NET_BIND_SERVICE).is_empty());
             assert!(after.inheritable.is_empty());
             assert!(rustix::thread::no_new_privs().expect("readable"));
+            let dumpable = rustix::process::dumpable_behavior().expect("readable");
+            assert_eq!(dumpable, DumpableBehavior::NotDumpable, "a core file would hold keys and credentials");
         })
         .join()
         .expect("joins");

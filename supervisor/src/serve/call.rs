@@ -9,6 +9,7 @@ use super::Side;
 use super::upgrade::Switched;
 use crate::audit::Record;
 use crate::conn::body::{InFlight, Meter};
+use crate::credentials::Fault;
 use crate::decide::Permit;
 use crate::gate::{GateHandle, Refusal};
 use crate::reason::Reason;
@@ -57,15 +58,27 @@ impl Call {
         self.cut.notify_one();
     }
 
+    /// Why a request did not go: its body broke off while it was read here, or it was refused.
+    pub(super) fn unsent(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
+        if meter.broke_off() {
+            return self.blame(record, reason, meter);
+        }
+        record.deny(reason);
+        reason
+    }
+
     /// Whose fault a failed exchange is: a request whose body was refused on its way did not fail at the other side.
     pub(super) fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
         // The gate reads ahead: what it refused may belong to a request that comes after this one.
         let by_gate = self.gate.as_ref().and_then(GateHandle::refusal).filter(|_| meter.broke_off());
         let Some(refused) = by_gate.or(meter.refusal()) else {
-            if reason == Reason::BodyTimeout {
-                record.deny(reason);
-            } else {
-                record.fail(reason);
+            match reason {
+                Reason::BodyTimeout => record.deny(reason),
+                Reason::CredentialNotGranted => {
+                    record.deny(reason);
+                    record.detail(Fault::Placeholder.as_str());
+                }
+                _ => record.fail(reason),
             }
             return reason;
         };

@@ -30,6 +30,7 @@ use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::reply::{Form, refusal};
 use crate::conn::{Cut, HttpBounds};
 use crate::copy::{self, Forward};
+use crate::credentials::Body;
 use crate::decide::{Decider, Permit};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
@@ -76,6 +77,20 @@ pub trait Side {
         std::future::ready(Err(request))
     }
 
+    /// Does what must be done with the body before a permitted request can go.
+    ///
+    /// # Errors
+    /// Why it must not go.
+    fn complete(
+        &self,
+        _permit: &Permit,
+        forward: Forward,
+        _body: Body,
+        _record: &mut Record,
+    ) -> impl Future<Output = Result<Forward, Reason>> {
+        std::future::ready(Ok(forward))
+    }
+
     /// Opens a connection to where a permitted request goes.
     fn open(&self, permit: &Permit, record: &mut Record) -> impl Future<Output = Result<Stream, Reason>>;
 
@@ -91,6 +106,8 @@ pub struct Ready {
     pub permit: Permit,
     /// What is sent.
     pub forward: Forward,
+    /// What is still to be done with its body.
+    pub body: Body,
     /// The request's.
     pub record: Record,
     /// How the caller reads a refusal.
@@ -139,8 +156,19 @@ fn still_allows(side: &impl Side, call: &Call) -> bool {
 
 /// Sends a permitted request to the other side and gives its answer, or ours when there is none.
 async fn forward(side: &impl Side, ready: Ready, call: &Call) -> Response<ReplyBody> {
-    let Ready { permit, forward, record, form, asked, .. } = ready;
+    let Ready { permit, mut forward, body, mut record, form, asked, .. } = ready;
     let meter = Rc::clone(&forward.meter);
+    if body != Body::Pass {
+        // Boxed: rare, and it reads a body.
+        forward = match Box::pin(side.complete(&permit, forward, body, &mut record)).await {
+            Ok(forward) => forward,
+            Err(reason) => {
+                let reason = call.unsent(&mut record, reason, &meter);
+                side.audit().throttle(&side.spec().pod_uid).await;
+                return refusal(&mut record, reason, asked.as_deref(), form);
+            }
+        };
+    }
     match copy::forward(forward, record, async |record: &mut Record| side.open(&permit, record).await).await {
         Ok(response) => response,
         Err((mut record, reason)) => {

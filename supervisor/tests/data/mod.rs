@@ -154,6 +154,8 @@ pub struct Plan {
     pub sections: String,
     /// Makes files of the node's folder before it starts.
     pub prepare: fn(&std::path::Path, &DevCa),
+    /// What is logged.
+    pub log: &'static str,
     /// More lines of `[policy]` and of `[audit]`.
     pub policy: &'static str,
     pub audit: &'static str,
@@ -173,6 +175,7 @@ impl Default for Plan {
             identity: String::new(),
             sections: String::new(),
             prepare: |_, _| {},
+            log: "warn,nova_supervisor=debug,nova_supervisor::control=warn",
             policy: "",
             audit: "",
             resolver: "",
@@ -470,7 +473,7 @@ fn spawn(dir: &tempfile::TempDir, net: &str, plan: &Plan, ca: &DevCa) -> (Child,
     let child = command
         .args(["run", "--config"])
         .arg(config)
-        .env("RUST_LOG", "warn,nova_supervisor=debug,nova_supervisor::control=warn")
+        .env("RUST_LOG", plan.log)
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .stdout(Stdio::null())

@@ -14,6 +14,9 @@ pub enum BodyError {
     /// Nothing, or next to nothing, came for too long.
     #[error("the body stood still for too long")]
     Late,
+    /// A placeholder is in it, where none is replaced.
+    #[error("the body holds the placeholder of a credential")]
+    Placeholder,
     /// Trailers that may not pass.
     #[error("the trailers are not fit to be passed on: {}", .refusal.as_str())]
     Refused {

@@ -114,8 +114,8 @@ impl Forwarded {
         let (reason, detail) = match (error, &self.lease) {
             (BodyError::Late, _) => (Reason::UpstreamTimeout, ""),
             (BodyError::Refused { refusal, .. }, _) => (Reason::UpstreamMalformed, refusal.as_str()),
-            (BodyError::Broken(_) | BodyError::Gone(_), Some(lease)) => lease.broken(),
-            (BodyError::Broken(_) | BodyError::Gone(_), None) => (Reason::UpstreamClosed, ""),
+            (_, Some(lease)) => lease.broken(),
+            (_, None) => (Reason::UpstreamClosed, ""),
         };
         if let Some(record) = &mut self.record {
             record.fail(reason);

@@ -7,10 +7,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, header};
+use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{BodyError, Rest};
 use crate::conn::flow::{BodyRules, Flow};
+use crate::credentials::Watch;
 use crate::gate::{Limits, Refusal, check_trailers};
 use crate::headers::strip_trailers;
 
@@ -21,6 +24,7 @@ pub struct Meter {
     done: Cell<bool>,
     broke_off: Cell<bool>,
     late: Cell<bool>,
+    placeholder: Cell<bool>,
     refusal: Cell<Option<Refusal>>,
 }
 
@@ -49,6 +53,12 @@ impl Meter {
         self.late.get()
     }
 
+    /// Whether the body was given up because of a placeholder that nothing replaces.
+    #[must_use]
+    pub fn has_placeholder(&self) -> bool {
+        self.placeholder.get()
+    }
+
     /// Why the body was refused on its way, if it was. For HTTP/1 the gate knows it.
     #[must_use]
     pub fn refusal(&self) -> Option<Refusal> {
@@ -62,6 +72,19 @@ pub enum Inbound {
     Http1(Incoming),
     /// A stream of HTTP/2.
     Http2(StreamBody),
+    /// What was read before, and has a place until it is gone.
+    Whole(Bytes, #[allow(dead_code, reason = "held")] OwnedSemaphorePermit),
+}
+
+/// Why a body could not be read whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadError {
+    /// There is more than may be read.
+    TooLong,
+    /// It stood still for too long.
+    Late,
+    /// It broke off.
+    Broken,
 }
 
 /// The receiving half of an HTTP/2 stream. Its window opens as its bytes go on, so whoever takes them slowly holds the
@@ -89,6 +112,7 @@ impl Inbound {
         match self {
             Self::Http1(body) => body.is_end_stream(),
             Self::Http2(body) => body.rest.stream().is_end_stream(),
+            Self::Whole(left, _) => left.is_empty(),
         }
     }
 
@@ -96,6 +120,8 @@ impl Inbound {
         match self {
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(|_| BodyError::gone(None)),
             Self::Http2(body) => body.poll_frame(cx),
+            Self::Whole(left, _) if left.is_empty() => Poll::Ready(None),
+            Self::Whole(left, _) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(left))))),
         }
     }
 
@@ -103,6 +129,7 @@ impl Inbound {
         match self {
             Self::Http1(body) => body.size_hint(),
             Self::Http2(body) => body.left.map_or_else(SizeHint::default, SizeHint::with_exact),
+            Self::Whole(left, _) => SizeHint::with_exact(left.len() as u64),
         }
     }
 }
@@ -150,6 +177,7 @@ pub struct RequestBody {
     inner: Inbound,
     meter: Rc<Meter>,
     flow: Flow,
+    watch: Option<Watch>,
 }
 
 impl RequestBody {
@@ -159,13 +187,44 @@ impl RequestBody {
         let inner = inner.into();
         let meter = Rc::new(Meter::default());
         meter.done.set(inner.is_end_stream());
-        (Self { inner, meter: Rc::clone(&meter), flow: Flow::default() }, meter)
+        (Self { inner, meter: Rc::clone(&meter), flow: Flow::default(), watch: None }, meter)
     }
 
     /// The same, under rules.
     #[must_use]
     pub fn under(self, rules: BodyRules) -> Self {
         Self { flow: Flow::under(Some(rules)), ..self }
+    }
+
+    /// The same, and it breaks off when a placeholder comes.
+    #[must_use]
+    pub fn watched(self) -> Self {
+        Self { watch: Some(Watch::default()), ..self }
+    }
+
+    /// Reads all of it, at most `most` bytes. Trailers are forgotten.
+    ///
+    /// # Errors
+    /// [`ReadError`]
+    pub async fn read(mut self, most: usize) -> Result<Vec<u8>, ReadError> {
+        let mut whole = Vec::new();
+        while let Some(frame) = self.frame().await {
+            let frame = frame.map_err(|_| if self.meter.is_late() { ReadError::Late } else { ReadError::Broken })?;
+            let data = frame.into_data().unwrap_or_default();
+            if whole.len() + data.len() > most {
+                return Err(ReadError::TooLong);
+            }
+            whole.extend_from_slice(&data);
+        }
+        Ok(whole)
+    }
+
+    /// A body that was read before and goes as `bytes`. `meter` goes on saying how much came from the caller: what is sent may
+    /// be longer by a secret.
+    #[must_use]
+    pub fn whole(bytes: Bytes, meter: &Rc<Meter>, place: OwnedSemaphorePermit) -> Self {
+        meter.done.set(bytes.is_empty());
+        Self { inner: Inbound::Whole(bytes, place), meter: Rc::clone(meter), flow: Flow::default(), watch: None }
     }
 }
 
@@ -178,7 +237,14 @@ impl Body for RequestBody {
         let mut frame = ready!(this.flow.poll(cx, |cx| this.inner.poll_frame(cx), || BodyError::Late));
         match &mut frame {
             Some(Ok(frame)) => {
-                let len = frame.data_ref().map_or(0, Bytes::len);
+                let data = frame.data_ref().filter(|_| !matches!(this.inner, Inbound::Whole(..)));
+                let len = data.map_or(0, Bytes::len);
+                let (watch, data) = (this.watch.as_mut(), data.map_or(&[][..], |data| data));
+                if watch.is_some_and(|watch| watch.sees(data)) {
+                    this.meter.placeholder.set(true);
+                    this.meter.broke_off.set(true);
+                    return Poll::Ready(Some(Err(BodyError::Placeholder)));
+                }
                 this.meter.bytes.set(this.meter.bytes.get() + len as u64);
                 if let Some(trailers) = frame.trailers_mut() {
                     strip_trailers(trailers);

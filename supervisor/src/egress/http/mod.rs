@@ -13,10 +13,12 @@ use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use nova_policy::host::Host;
 
-use super::{Guest, connect};
+use super::{Guest, connect, credential};
 use crate::audit::{AuditSink, Record};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::{Cut, HttpBounds};
+use crate::copy::Forward;
+use crate::credentials::Body;
 use crate::decide::{Decider, Permit};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
@@ -105,6 +107,16 @@ impl Side for Connection {
             return Ok(connect::handle(&self.guest, request).await);
         }
         Err(request)
+    }
+
+    async fn complete(
+        &self,
+        permit: &Permit,
+        forward: Forward,
+        body: Body,
+        record: &mut Record,
+    ) -> Result<Forward, Reason> {
+        credential::complete(&self.guest, permit, forward, body, record).await
     }
 
     async fn open(&self, permit: &Permit, record: &mut Record) -> Result<Stream, Reason> {

@@ -12,8 +12,10 @@ use crate::conn::body::{Inbound, ReplyBody, RequestBody};
 use crate::conn::canonical_path;
 use crate::conn::reply::{Form, refusal};
 use crate::copy::Forward;
+use crate::credentials::Body;
 use crate::decide::Permit;
 use crate::dial::Speaks;
+use crate::egress::credential;
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
 use crate::serve::{Call, Ready, asks_for_websocket, body_rules, check_fields, readdress};
@@ -26,7 +28,9 @@ impl Connection {
         let form = Form::of(request.headers());
         let expects = request.headers().contains_key(header::EXPECT);
         match self.admit(request, call, &mut record) {
-            Ok((permit, forward)) => Ok(Ready { permit, forward, record, form, expects, asked: Some(asked) }),
+            Ok((permit, forward, body)) => {
+                Ok(Ready { permit, forward, body, record, form, expects, asked: Some(asked) })
+            }
             Err(reason) => {
                 record.deny(reason);
                 Err(Box::new(refusal(&mut record, reason, Some(&asked), form)))
@@ -34,7 +38,12 @@ impl Connection {
         }
     }
 
-    fn admit(&self, request: Request<Inbound>, call: &Call, record: &mut Record) -> Result<(Permit, Forward), Reason> {
+    fn admit(
+        &self,
+        request: Request<Inbound>,
+        call: &Call,
+        record: &mut Record,
+    ) -> Result<(Permit, Forward, Body), Reason> {
         let (mut head, body) = request.into_parts();
         record.request(head.method.as_str(), "");
         check_fields(&head, &body, &self.bounds.gate, record)?;
@@ -57,10 +66,11 @@ impl Connection {
         finish(&mut head, &authority, &path)?;
         let rules = body_rules(&self.bounds, &body, speaks);
         let (body, meter) = RequestBody::new(body);
-        let body = body.under(rules);
+        let todo = credential::give(&permit, &mut head, record)?;
+        let body = if todo == Body::Watch { body.under(rules).watched() } else { body.under(rules) };
         let pool = self.guest.egress.dialer.pool(&permit, &self.guest.endpoint, speaks, self.bounds.answer_gate);
         let forward = Forward { request: Request::from_parts(head, body), meter, pool, in_flight: call.in_flight() };
-        Ok((permit, forward))
+        Ok((permit, forward, todo))
     }
 
     /// The destination, from the one place that may name it.

@@ -12,6 +12,7 @@ use crate::conn::body::{Inbound, ReplyBody, RequestBody};
 use crate::conn::canonical_path;
 use crate::conn::reply::{Form, refusal};
 use crate::copy::Forward;
+use crate::credentials::Body;
 use crate::decide::Permit;
 use crate::dial::Speaks;
 use crate::headers::{self, join_cookies, strip_request_headers};
@@ -33,7 +34,9 @@ impl Connection<'_> {
         let form = Form::of(request.headers());
         let expects = request.headers().contains_key(header::EXPECT);
         match self.admit(request, call, &mut record) {
-            Ok((permit, forward)) => Ok(Ready { permit, forward, record, form, expects, asked: None }),
+            Ok((permit, forward)) => {
+                Ok(Ready { permit, forward, body: Body::Pass, record, form, expects, asked: None })
+            }
             Err(reason) => {
                 record.deny(reason);
                 Err(Box::new(refusal(&mut record, reason, None, form)))

@@ -1,0 +1,100 @@
+//! What is logged, recorded, answered and told, with everything turned on: never a part of a secret.
+
+mod credentials_support;
+mod data;
+
+use std::fs;
+
+use credentials_support::{
+    ALL, AWS, BASIC, BEARER, FILLED, HEADER, QUERY, ask, get, plan, post, put, requests, upstream,
+};
+use data::{Node, Plan, is, until};
+use serde_json::json;
+
+/// Values in every spelling in which they leave: as they are, escaped, in base64.
+fn secrets() -> Vec<String> {
+    let mut all =
+        [BEARER, HEADER, BASIC, QUERY, AWS, FILLED, "query-value-c0ffee%26%3D", "filled-\\\"value\\\"-2b6d90"]
+            .map(str::to_owned)
+            .to_vec();
+    all.extend(
+        ["basic-value", "query-value", "filled-", "cm9ib3Q6YmFzaWM", "hidden-", "Signature=", "Evil"]
+            .map(str::to_owned),
+    );
+    all
+}
+
+fn search(what: &str, text: &str) {
+    for secret in secrets() {
+        assert!(!text.contains(&secret), "{secret} in {what}");
+    }
+}
+
+// covers: D9i (T46)
+#[test]
+fn no_secret_is_in_a_log_a_record_or_an_answer_with_everything_turned_on() {
+    let node = Node::with(Plan { log: "trace", audit: "opa_file = \"opa.jsonl\"", ..plan() });
+    let mut told = Vec::new();
+    // All forms, granted, denied by path, and with a placeholder too many; a destination that is not there, and one that is.
+    for (name, ..) in ALL {
+        told.push(ask(&node, &get(&format!("{name}.test"), "/v1/x?key=1", "")));
+        let upstream = upstream(&node, name);
+        // A destination that was not there is not dialled again at once.
+        until("it is dialled", || ask(&node, &get(&format!("{name}.test"), "/v1/x?key=2", "")).status == 200);
+        for target in ["/v1/x?key=1&a=b", "/other", "/v1/x?a=nova_credential_filled"] {
+            told.push(ask(&node, &get(&format!("{name}.test"), target, "Authorization: Bearer own\r\n")));
+        }
+        if name == "filled" {
+            let fields = "Authorization: Basic dTpub3ZhX2NyZWRlbnRpYWxfZmlsbGVk\r\nContent-Type: application/json\r\n";
+            told.push(ask(&node, &post("filled.test", fields, r#"{"k": "nova_credential_filled"}"#)));
+            told.push(ask(&node, &get("filled.test", "/v1/x?key=nova_credential_filled", "")));
+            assert!(
+                upstream.seen().iter().any(|seen| seen.contains(r#"filled-\"value\"-2b6d90"#)),
+                "{:?}",
+                upstream.seen()
+            );
+        }
+        assert!(!upstream.seen().is_empty(), "{name} was really sent");
+    }
+    // Files that cannot be used, and are reported.
+    put(node.dir.path(), "bearer", "hidden-a\r\nEvil: 1");
+    put(
+        node.dir.path(),
+        "aws",
+        "{\"access_key_id\": \"a\", \"secret_access_key\": \"hidden-b\\n\",\n\"more\": \"hidden-c\"}",
+    );
+    until("they are reported", || {
+        ["bearer", "aws"].iter().all(|name| node.warnings().contains(&format!("credential {name}: ")))
+    });
+    put(node.dir.path(), "query", "hidden-query-rotated");
+    until("the new value goes out", || {
+        let upstream_again = ask(&node, &get("query.test", "/v1/x", ""));
+        upstream_again.status == 502 || upstream_again.status == 200
+    });
+    for question in [
+        json!({"op": "ready"}),
+        json!({"op": "policy"}),
+        json!({"op": "endpoints"}),
+        json!({"op": "connections"}),
+        json!({"op": "explain_pair", "pair": "x -> bearer.test:9443 GET /v1/x"}),
+        json!({"op": "replay", "decision_id": told[0].decision_id()}),
+    ] {
+        search(&question.to_string(), &node.ask(&question).expect("an answer").to_string());
+    }
+    node.audited(ALL.len(), |line| requests(line) && is(line, &[("detail", "placeholder")]));
+    for (number, answer) in told.iter().enumerate().filter(|(_, answer)| answer.status != 200) {
+        search(&format!("answer {number}"), &format!("{}{}", answer.head, answer.text()));
+    }
+    for file in ["audit.jsonl", "opa.jsonl", "stderr"] {
+        let text = fs::read_to_string(node.dir.path().join(file)).expect("written");
+        assert!(text.len() > 1000, "{file} says something: {text}");
+        search(file, &text);
+    }
+    assert!(
+        fs::read_to_string(node.dir.path().join("stderr")).expect("written").contains("TRACE"),
+        "everything was turned on"
+    );
+    for file in ["cmdline", "environ"] {
+        search(file, &fs::read_to_string(format!("/proc/{}/{file}", node.pid)).unwrap_or_default());
+    }
+}
