@@ -126,7 +126,7 @@ impl Followed {
 }
 
 fn lab() -> AddressGuard {
-    AddressGuard::new(vec!["127.0.0.0/8".parse().expect("a network")])
+    AddressGuard::new(vec!["127.0.0.0/8".parse().expect("a network")], Vec::new())
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
