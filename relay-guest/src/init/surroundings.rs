@@ -42,6 +42,8 @@ pub fn write_hosts(path: &Path, config: &GuestConfig) -> io::Result<()> {
 #[must_use]
 pub fn environment(config: &GuestConfig) -> BTreeMap<String, String> {
     let http = format!("http://127.0.0.1:{}", config.proxy_port);
+    // Clients that do not read ranges read the address before it.
+    let past_the_proxy = format!("localhost,127.0.0.1,127.0.0.0/8,{}", config.workload_ip);
     let ours = [
         ("PATH", PATH.to_owned()),
         ("HTTP_PROXY", http.clone()),
@@ -49,7 +51,8 @@ pub fn environment(config: &GuestConfig) -> BTreeMap<String, String> {
         ("HTTPS_PROXY", http.clone()),
         ("https_proxy", http),
         ("ALL_PROXY", format!("socks5h://127.0.0.1:{}", config.proxy_port)),
-        ("NO_PROXY", format!("localhost,127.0.0.1,{}", config.workload_ip)),
+        ("NO_PROXY", past_the_proxy.clone()),
+        ("no_proxy", past_the_proxy),
         ("NOVA_WORKLOAD_IP", config.workload_ip.to_string()),
     ];
     let ours = ours.into_iter().map(|(name, value)| (name.to_owned(), value));
@@ -63,13 +66,16 @@ mod tests {
     use crate::init::config::tests::sample;
 
     // covers: A4 (hosts file, proxy variables)
+    // covers: D11g
     #[test]
     fn the_app_finds_its_names_and_its_proxy() {
         assert_eq!(hosts(&sample()), "127.0.0.1 localhost\n10.64.3.11 x\n127.0.1.1 db.t.nova\n");
         let environment = environment(&sample());
         assert_eq!(environment["HTTPS_PROXY"], "http://127.0.0.1:3128");
         assert_eq!(environment["ALL_PROXY"], "socks5h://127.0.0.1:3128");
-        assert_eq!(environment["NO_PROXY"], "localhost,127.0.0.1,10.64.3.11");
+        for name in ["NO_PROXY", "no_proxy"] {
+            assert_eq!(environment[name], "localhost,127.0.0.1,127.0.0.0/8,10.64.3.11");
+        }
         assert_eq!(environment["K"], "V");
         assert!(!environment.contains_key("NOVA_EGRESS_SOCKET"), "there is none");
         assert!(!environment.values().any(|value| value.contains("000102030405")), "the token must not be there");
