@@ -91,6 +91,8 @@ pub struct Decider {
     policy: Arc<PolicyCell>,
     audit: Arc<AuditSink>,
     credentials: Arc<Credentials>,
+    /// What this supervisor can do for rules of egress that need it.
+    can: Vec<Arc<str>>,
     engine: RefCell<Evaluator>,
     memory: RefCell<Memory>,
 }
@@ -99,7 +101,14 @@ impl Decider {
     /// A decider for this thread.
     #[must_use]
     pub fn new(policy: Arc<PolicyCell>, audit: Arc<AuditSink>, credentials: Arc<Credentials>) -> Self {
-        Self { policy, audit, credentials, engine: RefCell::default(), memory: RefCell::default() }
+        let (engine, memory) = (RefCell::default(), RefCell::default());
+        Self { policy, audit, credentials, can: Vec::new(), engine, memory }
+    }
+
+    /// The same for a supervisor that can do what some rules of egress need.
+    #[must_use]
+    pub fn able(self, can: Vec<Arc<str>>) -> Self {
+        Self { can, ..self }
     }
 
     /// Decides `input`, writes the answer into `record`, and gives a permit or the reason for a denial.
@@ -115,6 +124,7 @@ impl Decider {
             record.undecided(Reason::AuditUnavailable);
             return Err(Reason::AuditUnavailable);
         }
+        let input = with_abilities(input, &self.can);
         let (input, decision) = self.answer(&policy, record.pod_uid().as_str(), input);
         record.decided(&policy, &input, &decision);
         let reason = reason_of(decision.reason);
@@ -200,6 +210,15 @@ pub fn check_credential(
     is_listed: impl Fn(&str) -> bool,
 ) -> Result<(), NoCredential> {
     credential::of_grant(policy, input, decision, credentials, is_listed).map(drop)
+}
+
+/// What is asked, by a supervisor that can do so much.
+pub fn with_abilities(input: Input, can: &[Arc<str>]) -> Input {
+    if input.direction() == Direction::Egress && !can.is_empty() {
+        input.with_abilities(can.iter().cloned())
+    } else {
+        input
+    }
 }
 
 /// Resolves when what was granted by `permit` must end. A drain lets it finish.

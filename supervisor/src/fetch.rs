@@ -22,7 +22,7 @@ use crate::config::{BundleUrl, Reach};
 use crate::identity::RootSet;
 use crate::net::direct;
 use crate::net::guard::AddressGuard;
-use crate::tls::{ALPN_HTTP1, ExternalRoots, client_config_for_external};
+use crate::tls::{ALPN_HTTP1, ExternalRoots, Versions, client_config_for_external};
 
 /// Where to ask.
 #[derive(Debug, Clone)]
@@ -111,7 +111,7 @@ impl Service {
             Reach::Unix(path) => speak(direct::unix(path).await.map_err(unreachable)?).await,
             Reach::Plain { host, port } => speak(self.tcp(host, *port).await?).await,
             Reach::Tls { host, port } => {
-                let config = client_config_for_external(&self.roots()?, &[ALPN_HTTP1])
+                let config = client_config_for_external(&self.roots()?, &[ALPN_HTTP1], Versions::Tls12Too)
                     .map_err(|error| Fault::Ca(error.to_string()))?;
                 let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(unreachable)?;
                 let stream = TlsConnector::from(config).connect(name, self.tcp(host, *port).await?).await;

@@ -88,6 +88,8 @@ pub enum Reason {
     UpstreamRefused,
     /// The upstream did not answer in time.
     UpstreamTimeout,
+    /// The parent proxy on the way opened no tunnel; why is in the record's detail.
+    UpstreamProxy,
     /// The upstream's certificate is not the one expected.
     UpstreamIdentity,
     /// The upstream's answer is not one unambiguous message.
@@ -162,6 +164,7 @@ impl Reason {
             Self::AddressForbidden => "address_forbidden",
             Self::UpstreamRefused => "upstream_refused",
             Self::UpstreamTimeout => "upstream_timeout",
+            Self::UpstreamProxy => "upstream_proxy",
             Self::UpstreamIdentity => "upstream_identity",
             Self::UpstreamMalformed => "upstream_malformed",
             Self::UpstreamClosed => "upstream_closed",
@@ -225,6 +228,7 @@ impl Reason {
             | Self::HandshakeTimeout
             | Self::ResolveFailed
             | Self::UpstreamRefused
+            | Self::UpstreamProxy
             | Self::UpstreamIdentity
             | Self::UpstreamMalformed
             | Self::UpstreamClosed

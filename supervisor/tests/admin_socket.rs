@@ -56,6 +56,7 @@ impl Served {
             audit_file: audit.clone(),
             connections: Arc::clone(&registry),
             credentials: Arc::default(),
+            abilities: Vec::new(),
             checks: vec![check],
             warnings: vec!["the dev identity source is in use".to_owned()],
             watches: Vec::new(),

@@ -359,3 +359,43 @@ fn an_issuer_of_tokens_must_say_whom_they_are_for_and_how_they_are_signed() {
         (&["a".to_owned()][..], Duration::from_secs(30))
     );
 }
+
+// covers: D11e
+#[test]
+fn proxies_and_their_use_are_checked_and_a_password_in_an_address_is_not_repeated() {
+    let text = format!(
+        "{GOOD}[egress]\nproxy = \"nobody\"\ndirect = [\"10.0.0.1/8\", \"a b\"]\n\
+         [[proxies]]\nname = \"corp\"\nurl = \"http://user:s3cret@proxy:1\"\n\
+         [[proxies]]\nname = \"plain\"\nurl = \"http://proxy.test:3128\"\nca = \"ca.pem\"\n\
+         [[proxies]]\nname = \"plain\"\nurl = \"https://proxy.test\"\n"
+    );
+    let file = "/etc/nova/supervisor.toml";
+    let all = mistakes(&text);
+    for (key, problem) in [
+        ("egress.proxy", "no [[proxies]] has the name"),
+        ("egress.direct", "has host bits set"),
+        ("egress.direct", "is no host and no network"),
+        ("proxies.url", "holds a user"),
+        ("proxies.ca", "has no meaning without https://"),
+        ("proxies.name", "is there twice"),
+        ("proxies.url", "does not name a host and a port"),
+    ] {
+        let fits = |line: &&String| line.starts_with(file) && line.contains(key) && line.contains(problem);
+        assert_eq!(all.iter().filter(fits).count(), 1, "{key}: {problem} in {all:#?}");
+    }
+    assert!(all.len() == 7 && !all.iter().any(|line| line.contains("s3cret")), "{all:#?}");
+    assert!(mistakes(&format!("{GOOD}[egress]\ndirect = [\"a.test\"]\n"))[0].contains("without proxy"));
+    let good = "[egress]\ntls12 = false\nproxy = \"corp\"\ndirect = [\"a.test\", \"*.b.test\", \"10.0.0.0/8\"]\n\
+                [[proxies]]\nname = \"corp\"\nurl = \"https://Proxy.test:3129/\"\nca = \"ca.pem\"\ncredential = \"login\"\n";
+    let config = parse(&format!("{GOOD}{good}")).expect("no mistakes").egress;
+    assert!(!config.tls12 && config.proxy.as_deref() == Some("corp"));
+    let proxy = &config.proxies[0];
+    assert!(proxy.url.tls && proxy.url.port == 3129 && proxy.url.host.as_str() == "proxy.test");
+    assert!(proxy.credential.as_deref() == Some(Path::new("/etc/nova/login")));
+    let is_direct = |host| {
+        let host = nova_policy::host::Host::parse(host).expect("a host");
+        config.direct.iter().any(|direct| direct.covers(&host))
+    };
+    assert_eq!(["a.test", "x.b.test", "10.1.2.3"].map(is_direct), [true; 3]);
+    assert_eq!(["x.a.test", "b.test", "ab.test", "11.0.0.1"].map(is_direct), [false; 4]);
+}

@@ -242,3 +242,64 @@ fn floods_of_interim_answers_and_giant_trailers_end_the_exchange() {
     let is_cut = |line: &Value| is(line, &[("direction", "egress"), ("close", "upstream_malformed")]);
     node.audited_once(|line| is_cut(line) && line["status"] == 200);
 }
+
+// covers: D5g
+#[test]
+fn a_host_that_knows_no_better_than_tls_1_2_is_called_unless_that_is_switched_off() {
+    for (sections, status) in [("", 200), ("[egress]\ntls12 = true\n", 200), ("[egress]\ntls12 = false\n", 502)] {
+        let node = Node::with(Plan { sections: sections.to_owned(), ..Plan::default() });
+        let who = issue(&node.web, "spiffe://web/api", "api.test");
+        let old = speaks_versions(who.chain.clone(), who.key_der(), &["h2", "http/1.1"], &[&rustls::version::TLS12]);
+        let host = Host::polite(&format!("{}:9443", node.ip(80)), old);
+        let answer = ask(&mut node.proxy(X), API);
+        assert_eq!(answer.status, status, "{sections}: {answer:?}");
+        if status == 502 {
+            let line = record(&node, &answer);
+            assert!(is(&line, &[("reason", "upstream_malformed"), ("detail", "protocol")]), "{line}");
+            assert!(host.log.all().is_empty());
+        }
+    }
+}
+
+// covers: D5c
+#[test]
+fn the_webs_cas_are_those_of_the_system_and_a_rules_own_ca_stands_in_their_place() {
+    let without_ca = RULES.replace("port: 9443, ca: web-ca, ", "port: 9443, ");
+    let node = Node::with(Plan {
+        rules: without_ca,
+        prepare: |dir, ca| std::fs::write(dir.join("roots.pem"), ca.certificate_pem()).expect("written"),
+        env: vec![("SSL_CERT_FILE", "DIR/roots.pem")],
+        ..Plan::default()
+    });
+    let of_system = speaks(&issue(&node.ca, "spiffe://web/api", "api.test"), &[]);
+    let of_rule = speaks(&issue(&node.web, "spiffe://web/api", "api.test"), &[]);
+    let host = Host::polite(&format!("{}:9443", node.ip(80)), Arc::clone(&of_rule));
+    let refused = |config: &Arc<ServerConfig>| {
+        host.configure(Arc::clone(config));
+        let answer = ask(&mut node.proxy(X), API);
+        assert!(
+            is(&record(&node, &answer), &[("reason", "upstream_identity"), ("detail", "unknown_issuer")]),
+            "{answer:?}"
+        );
+    };
+    refused(&of_rule);
+    host.configure(Arc::clone(&of_system));
+    assert_eq!(ask(&mut node.proxy(X), API).status, 200);
+    node.publish(RULES);
+    refused(&of_system);
+    host.configure(of_rule);
+    assert_eq!(ask(&mut node.proxy(X), API).status, 200);
+}
+
+// covers: D5c
+#[test]
+fn a_system_whose_cas_are_named_and_not_there_believes_no_host_outside() {
+    let rules = RULES.replace("port: 9443, ca: web-ca, ", "port: 9443, ");
+    let node = Node::with(Plan { rules, env: vec![("SSL_CERT_FILE", "DIR/nothing.pem")], ..Plan::default() });
+    let who = speaks(&issue(&node.web, "spiffe://web/api", "api.test"), &[]);
+    let host = Host::polite(&format!("{}:9443", node.ip(80)), who);
+    let answer = ask(&mut node.proxy(X), API);
+    assert!(is(&record(&node, &answer), &[("reason", "upstream_identity")]), "{answer:?}");
+    assert!(host.log.all().is_empty());
+    assert!(node.warnings().contains("SSL_CERT_FILE"), "{}", node.warnings());
+}

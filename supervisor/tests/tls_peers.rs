@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use nova_supervisor::identity::{RootSet, Usage, identify};
 use nova_supervisor::reason::Reason;
-use nova_supervisor::tls::{ExternalRoots, HandshakeFailure, SvidCell, client_config_for_external, quickack};
+use nova_supervisor::tls::{ExternalRoots, HandshakeFailure, SvidCell, Versions, client_config_for_external, quickack};
 use rcgen::{ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose, SanType};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use tls_support::{
@@ -365,7 +365,7 @@ async fn handshake_external(roots: &ExternalRoots, server: Credential) -> Result
         .with_no_client_auth()
         .with_single_cert(server.chain, key)
         .expect("a pair");
-    let client = client_config_for_external(roots, &[b"http/1.1"]).expect("config");
+    let client = client_config_for_external(roots, &[b"http/1.1"], Versions::Tls12Too).expect("config");
     let (near, far) = tokio::io::duplex(64 * 1024);
     let accept = tokio_rustls::TlsAcceptor::from(Arc::new(config)).accept(near);
     let name = ServerName::try_from("api.stripe.com").expect("a name");
@@ -387,7 +387,7 @@ async fn a_host_outside_may_speak_tls_1_2_and_a_workload_may_not() {
         p.subject_alt_names.push(SanType::DnsName("api.stripe.com".try_into().expect("ASCII")));
     };
     let roots = ExternalRoots::Custom(own.roots());
-    let outside = client_config_for_external(&roots, &[b"http/1.1"]).expect("config");
+    let outside = client_config_for_external(&roots, &[b"http/1.1"], Versions::Tls12Too).expect("config");
     let workload = workload_client(&own.cell(X), &trust, SERVICE_A);
     for (client, wanted) in [(outside, Ok(())), (workload, Err(HandshakeFailure::Protocol))] {
         let server = own.issue_with(SERVICE_A, dns);

@@ -215,7 +215,8 @@ fn commands(document: &str) -> Vec<String> {
 
 /// Every configuration key by section, from the calls that read them.
 fn configuration_keys() -> BTreeMap<String, BTreeSet<String>> {
-    let source = read("supervisor/src/config/sections.rs") + &read("supervisor/src/config/tables.rs");
+    let source =
+        ["sections", "tables", "egress"].map(|file| read(&format!("supervisor/src/config/{file}.rs"))).concat();
     let mut keys: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for function in source.replace("\npub(super) fn ", "\nfn ").split("\nfn ").skip(1) {
         let name = function.split(['(', '<']).next().unwrap_or_default();

@@ -40,6 +40,8 @@ pub struct AdminHandles {
     pub connections: Arc<Registry>,
     /// The credentials of the node.
     pub credentials: Arc<Credentials>,
+    /// What the supervisor can do for rules of egress that need it.
+    pub abilities: Vec<Arc<str>>,
     /// What else must hold before the node is ready, besides an active policy.
     pub checks: Vec<Check>,
     /// What an operator should know although the node is ready: the dev identity source, lab exceptions.

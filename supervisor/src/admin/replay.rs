@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::protocol::{Code, DecisionView, EndView, ExplanationView, Failure, ReplayView};
 use super::{AdminHandles, audit_log, view};
 use crate::bundles::KEPT;
-use crate::decide::verdict_of;
+use crate::decide::{verdict_of, with_abilities};
 
 /// Longest decision id that is looked for.
 const MAX_ID: usize = 64;
@@ -46,11 +46,12 @@ pub(super) fn explain_pair(
         })?,
     };
     let inputs = pair.inputs(&policy).map_err(refuse)?;
+    let inputs = inputs.into_iter().map(|input| with_abilities(input, &handles.abilities));
     let end = |input: &Input| EndView {
         input: serde_json::to_value(input).unwrap_or_default(),
         explanation: view::explanation_here(handles, &policy, input),
     };
-    Ok(inputs.iter().map(end).collect())
+    Ok(inputs.map(|input| end(&input)).collect())
 }
 
 /// What the active policy decides.

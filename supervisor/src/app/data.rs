@@ -13,7 +13,7 @@ use crate::config::ResolverConfig;
 use crate::conn::Registry;
 use crate::credentials::Credentials;
 use crate::decide::Decider;
-use crate::dial::Dialer;
+use crate::dial::{Dialer, Outside};
 use crate::egress::{Egress, PresenceLost};
 use crate::guestlink::LinkPorts;
 use crate::ingress::{Ingress, KnownBy};
@@ -36,6 +36,7 @@ pub(super) struct Shared {
     pub(super) resolver: ResolverConfig,
     pub(super) presence_lost: PresenceLost,
     pub(super) credentials: Arc<Credentials>,
+    pub(super) outside: Outside,
 }
 
 /// One thread's services.
@@ -49,13 +50,14 @@ pub(super) struct DataService {
 impl DataService {
     /// Makes the services of this thread, on its runtime.
     pub(super) fn new(shared: Shared) -> io::Result<Self> {
-        let Shared { endpoints, policy, audit, registry, known_by, links, guard, resolver, presence_lost, credentials } =
-            shared;
+        let Shared { endpoints, policy, audit, registry, known_by, links, guard, resolver, .. } = shared;
+        let (presence_lost, credentials, outside) = (shared.presence_lost, shared.credentials, shared.outside);
         // Every record counts in it, so each thread has a handle of its own.
         let audit = Arc::new(AuditSink::clone(&audit));
-        let decider = Rc::new(Decider::new(Arc::clone(&policy), Arc::clone(&audit), credentials));
+        let decider = Decider::new(Arc::clone(&policy), Arc::clone(&audit), credentials);
+        let decider = Rc::new(decider.able(outside.parents.abilities()));
         let trust = Arc::clone(known_by.verifier.trust());
-        let dialer = Rc::new(Dialer::new(endpoints, links, guard, Resolver::new(&resolver)?, trust));
+        let dialer = Rc::new(Dialer::new(endpoints, links, guard, Resolver::new(&resolver)?, trust, outside));
         let ingress = Ingress::new(
             Rc::clone(&decider),
             Rc::clone(&dialer),

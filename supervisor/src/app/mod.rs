@@ -9,6 +9,7 @@ mod certificates;
 mod data;
 mod identity;
 mod plane;
+mod proxies;
 mod trust;
 
 use std::io;
@@ -29,6 +30,7 @@ use crate::control::client::{Client, Introduction};
 use crate::control::file::FileSource;
 use crate::control::{Control, Means, PolicyView, Timing};
 use crate::credentials::Credentials;
+use crate::dial::{Outside, Parents};
 use crate::guestlink::LinkPorts;
 use crate::identity::IdentitySource;
 use crate::ingress::KnownBy;
@@ -39,7 +41,7 @@ use crate::net::routes::{RouteHelper, Routes, refuse_forwarding};
 use crate::state::budget::Budget;
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
-use crate::tls::{Certificates, PeerVerifier};
+use crate::tls::{Certificates, PeerVerifier, Versions, web_roots_warning};
 use crate::tokens::Issuers;
 
 /// Why the supervisor does not start or had to stop.
@@ -63,6 +65,9 @@ pub enum AppError {
     /// The source of credentials.
     #[error("[credentials]")]
     Credentials(#[from] crate::credentials::SourceError),
+    /// A parent proxy.
+    #[error("[[proxies]]")]
+    Proxies(#[from] crate::dial::ParentError),
     /// The bundle store.
     #[error("bundle store")]
     Store(#[from] crate::bundles::StoreError),
@@ -144,6 +149,7 @@ async fn serve(
     };
     tokio::spawn(trust::watch(Arc::clone(&trust), dir, Arc::clone(&shared.policy), control.clone()));
     tokio::spawn(certificates::watch(Arc::clone(&shared.known_by.certificates)));
+    tokio::spawn(proxies::watch(Arc::clone(&shared.outside.parents)));
     let admin = AdminSocket::bind(&config.admin.socket)?;
     let handles = Arc::new(admin_handles(&config, &shared, feed, trust, workers.pressure().clone()));
     tracing::info!(node = %config.node.id, instance = %config.node.instance, admin = %admin.path().display(), "serving");
@@ -215,7 +221,13 @@ fn shared(
         resolver: config.resolver.clone(),
         presence_lost,
         credentials,
+        outside: outside(config)?,
     })
+}
+
+fn outside(config: &Config) -> Result<Outside, AppError> {
+    let versions = if config.egress.tls12 { Versions::Tls12Too } else { Versions::Tls13 };
+    Ok(Outside { parents: Arc::new(Parents::open(&config.egress)?), versions })
 }
 
 fn open_feed(
@@ -302,6 +314,7 @@ fn admin_handles(
     let certificates = Arc::clone(&shared.known_by.certificates);
     let tokens = Arc::clone(&shared.known_by.tokens);
     let credentials = Arc::clone(&shared.credentials);
+    let parents = Arc::clone(&shared.outside.parents);
     let mut warnings = Vec::new();
     if config.node.mode == Mode::Dev {
         warnings.push("mode is dev: SVIDs come from an embedded CA that nobody else trusts".to_owned());
@@ -309,6 +322,7 @@ fn admin_handles(
     if !config.lab_destinations.is_empty() {
         warnings.push(format!("[lab] allow_destinations opens {:?} in the address guard", config.lab_destinations));
     }
+    warnings.extend(web_roots_warning().map(str::to_owned));
     AdminHandles {
         node: config.node.id.clone(),
         endpoints: Arc::clone(&shared.endpoints),
@@ -316,6 +330,7 @@ fn admin_handles(
         feed,
         audit_file: config.audit.file.clone(),
         connections: Arc::clone(&shared.registry),
+        abilities: shared.outside.parents.abilities(),
         checks: vec![audit_check(audit), accept_check(pressure)],
         warnings,
         credentials: Arc::clone(&shared.credentials),
@@ -324,6 +339,7 @@ fn admin_handles(
             Box::new(move || certificates.warnings(SystemTime::now())),
             Box::new(move || trust.warnings(SystemTime::now())),
             Box::new(move || tokens.warnings(SystemTime::now())),
+            Box::new(move || parents.warnings()),
             Box::new(move || events.events_warning().into_iter().collect()),
         ],
     }

@@ -5,6 +5,7 @@
 //! says what each section may hold. Relative paths are relative to the file.
 
 mod document;
+mod egress;
 mod error;
 mod sections;
 mod spelling;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv6Net};
 
+pub use egress::{Direct, EgressConfig, ProxyConfig, ProxyUrl};
 pub use error::{ConfigError, ConfigErrors};
 pub use url::{BundleUrl, Reach};
 
@@ -61,6 +63,8 @@ pub struct Config {
     pub tokens: Vec<TokenConfig>,
     /// Where the values of credentials are; none: this node injects none.
     pub credentials: Option<CredentialConfig>,
+    /// How calls leave for hosts outside.
+    pub egress: EgressConfig,
 }
 
 impl Config {

@@ -12,9 +12,9 @@ use super::{
     AdminConfig, AuditConfig, BundleSource, Config, CredentialConfig, EndpointSource, GuestConfig, HttpSource,
     IdentityConfig, Mode, NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig, TrustConfig,
 };
-use super::{tables, value};
+use super::{egress, tables, value};
 
-const SECTIONS: [&str; 13] = [
+const SECTIONS: [&str; 15] = [
     "node",
     "endpoints",
     "policy",
@@ -28,6 +28,8 @@ const SECTIONS: [&str; 13] = [
     "certificates",
     "tokens",
     "credentials",
+    "egress",
+    "proxies",
 ];
 
 /// Port that guests dial in slot 0; slot 1 is the next.
@@ -77,6 +79,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
     let certificates = tables::certificates(document);
     let tokens = tables::tokens(document, setting.dev);
     let credentials = credentials(document);
+    let egress = egress::egress(document);
     Some(Config {
         node: node?,
         endpoints: endpoints?,
@@ -92,6 +95,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
         certificates,
         tokens,
         credentials,
+        egress,
     })
 }
 

@@ -6,6 +6,7 @@ mod form;
 mod health;
 mod http;
 mod key;
+mod parent;
 mod ping;
 mod pool;
 mod race;
@@ -35,7 +36,7 @@ use crate::reason::Reason;
 use crate::state::destinations::Trial;
 use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
 use crate::state::table::EndpointTable;
-use crate::tls::TrustCell;
+use crate::tls::{TrustCell, Versions};
 
 use self::race::race;
 use self::resolve::Sources;
@@ -43,11 +44,21 @@ use self::resolve::Sources;
 pub use self::failure::DialFailure;
 pub use self::health::health;
 pub use self::http::{HttpUpstream, PoolLease, SendFailure, send, switched};
+pub use self::parent::{Parent, ParentError, Parents};
 pub use self::pool::{Pool, Pools};
 pub use self::speaks::Speaks;
 
 /// Everything about a dial together: lookup, attempts, handshakes.
 const DIAL_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How calls leave for hosts outside.
+#[derive(Clone)]
+pub struct Outside {
+    /// The proxies on the way.
+    pub parents: Arc<Parents>,
+    /// What may be spoken.
+    pub versions: Versions,
+}
 
 /// The dialler of one data-plane thread.
 pub struct Dialer {
@@ -56,6 +67,7 @@ pub struct Dialer {
     guard: AddressGuard,
     resolver: Resolver,
     tls: tls::Originator,
+    parents: Arc<Parents>,
     pools: Rc<Pools>,
     /// Of this thread's next ping. The kernel chooses each ping's identifier, so threads need not agree.
     next_sequence: Cell<u16>,
@@ -78,13 +90,15 @@ impl Dialer {
         guard: AddressGuard,
         resolver: Resolver,
         trust: Arc<TrustCell>,
+        outside: Outside,
     ) -> Self {
         Self {
             endpoints,
             links,
             guard,
             resolver,
-            tls: tls::Originator::new(trust),
+            tls: tls::Originator::new(trust, outside.versions),
+            parents: outside.parents,
             pools: Rc::default(),
             next_sequence: Cell::new(1),
         }
@@ -153,11 +167,20 @@ impl Dialer {
     ) -> Result<Upstream, DialFailure> {
         let target = permit.target().ok_or(DialFailure::new(Reason::NoGrant))?;
         let sources = Sources::of(&caller.spec());
-        let mut addresses = self.addresses(host, port, target, caller, sources).await?;
+        let parent = self.parents.towards(target, host).parent()?;
+        let mut addresses = match parent {
+            None => self.addresses(host, port, target, caller, sources).await?,
+            Some(parent) => self.addresses_of(parent, (host, port), target, caller, sources).await?,
+        };
         loop {
-            let (tcp, addr) = race(&mut addresses, async |addr| connect(sources, addr).await).await?;
+            let connected = race(&mut addresses, async |addr| connect(sources, addr).await).await;
+            let (tcp, addr) = if parent.is_some() { connected.map_err(parent::unreachable)? } else { connected? };
             trial.answered();
-            match self.secured(Stream::Tcp(tcp), permit, caller, addr).await {
+            let stream = match parent {
+                None => Stream::Tcp(tcp),
+                Some(parent) => parent::through(parent, Stream::Tcp(tcp), addr, host, port).await?,
+            };
+            match self.secured(stream, permit, caller, addr).await {
                 Ok(stream) => return Ok(Upstream { stream, addr }),
                 Err(failure) if failure.is_of_one_address() && !addresses.is_empty() => {}
                 Err(failure) => return Err(failure),

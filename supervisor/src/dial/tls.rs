@@ -19,7 +19,8 @@ use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::Endpoint;
 use crate::tls::{
-    ALPN_HTTP2, ExternalRoots, HandshakeFailure, TrustCell, client_config_for_external, client_config_for_workload,
+    ALPN_HTTP2, ExternalRoots, HandshakeFailure, TrustCell, Versions, client_config_for_external,
+    client_config_for_workload,
 };
 
 /// A handshake that takes longer counts as not answering.
@@ -36,13 +37,15 @@ type WorkloadConfig = (Weak<Endpoint>, Arc<ClientConfig>);
 /// Client configurations of one thread, made once per caller and callee, or per trust root.
 pub(super) struct Originator {
     trust: Arc<TrustCell>,
+    /// Towards hosts outside.
+    versions: Versions,
     workloads: RefCell<HashMap<WorkloadKey, WorkloadConfig>>,
     external: RefCell<HashMap<(String, Alpn), Arc<ClientConfig>>>,
 }
 
 impl Originator {
-    pub(super) fn new(trust: Arc<TrustCell>) -> Self {
-        Self { trust, workloads: RefCell::default(), external: RefCell::default() }
+    pub(super) fn new(trust: Arc<TrustCell>, versions: Versions) -> Self {
+        Self { trust, versions, workloads: RefCell::default(), external: RefCell::default() }
     }
 
     /// Grows whenever we believe other CAs of workloads.
@@ -116,8 +119,8 @@ impl Originator {
                 ExternalRoots::Custom(Arc::new(RootSet::from_der(name, certificates).map_err(refuse)?))
             }
         };
-        let config =
-            client_config_for_external(&roots, alpn).map_err(|_| DialFailure::new(Reason::UpstreamIdentity))?;
+        let config = client_config_for_external(&roots, alpn, self.versions)
+            .map_err(|_| DialFailure::new(Reason::UpstreamIdentity))?;
         let mut configs = self.external.borrow_mut();
         if configs.len() >= 64 {
             configs.clear();

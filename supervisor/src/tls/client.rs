@@ -1,6 +1,6 @@
 //! The client side: to a workload of ours by its SPIFFE ID, to an external host by its DNS name.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -10,7 +10,8 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, PeerIncompatible, RootC
 
 use super::failure::{WrongPeer, other, to_rustls};
 use super::recent::identify_recent;
-use super::{SvidCell, TrustCell, VERSIONS, VERSIONS_WITH_1_2, alpn_protocols, provider};
+use super::web::web_roots;
+use super::{SvidCell, TrustCell, VERSIONS, VERSIONS_WITH_1_2, Versions, alpn_protocols, provider};
 use crate::identity::{RootSet, Usage};
 use nova_proto::ids::SpiffeId;
 
@@ -41,20 +42,24 @@ pub fn client_config_for_workload(
 /// Who vouches for an external host.
 #[derive(Debug, Clone)]
 pub enum ExternalRoots {
-    /// The public web's CAs.
+    /// The web's CAs, which are those of the system.
     Web,
     /// The rule's own CA, instead of the web's.
     Custom(Arc<RootSet>),
 }
 
 /// The configuration for connections to external hosts: the usual check of chain and DNS name, no client certificate, SNI on. TLS 1.2 is
-/// spoken to those that know no better.
+/// spoken to those that know no better, if `versions` says so.
 ///
 /// Keep it per roots and ALPN; the web's is about 150 roots large, which all such configurations share.
 ///
 /// # Errors
 /// When no root of `roots` is valid now.
-pub fn client_config_for_external(roots: &ExternalRoots, alpn: &[&[u8]]) -> Result<Arc<ClientConfig>, Error> {
+pub fn client_config_for_external(
+    roots: &ExternalRoots,
+    alpn: &[&[u8]],
+    versions: Versions,
+) -> Result<Arc<ClientConfig>, Error> {
     let store = match roots {
         ExternalRoots::Web => web_roots(),
         ExternalRoots::Custom(set) => Arc::new(RootCertStore { roots: set.anchors_valid_at(UnixTime::now()) }),
@@ -63,18 +68,15 @@ pub fn client_config_for_external(roots: &ExternalRoots, alpn: &[&[u8]]) -> Resu
         .build()
         .map_err(|error| Error::General(format!("no CA certificate of the rule is valid now: {error}")))?;
     let mut config = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(VERSIONS_WITH_1_2)?
+        .with_protocol_versions(match versions {
+            Versions::Tls13 => VERSIONS,
+            Versions::Tls12Too => VERSIONS_WITH_1_2,
+        })?
         .with_webpki_verifier(verifier)
         .with_no_client_auth();
     config.alpn_protocols = alpn_protocols(alpn);
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
-}
-
-fn web_roots() -> Arc<RootCertStore> {
-    static WEB: LazyLock<Arc<RootCertStore>> =
-        LazyLock::new(|| Arc::new(webpki_roots::TLS_SERVER_ROOTS.iter().cloned().collect()));
-    Arc::clone(&WEB)
 }
 
 /// Accepts one SPIFFE ID, vouched for by our own bundle.

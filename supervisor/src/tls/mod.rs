@@ -17,6 +17,7 @@ mod recent;
 mod server;
 mod svid_cell;
 mod trust_cell;
+mod web;
 
 use std::sync::{Arc, LazyLock};
 
@@ -29,6 +30,7 @@ pub use self::peer_verifier::{PEER_GRACE, PeerVerifier, peer_identity};
 pub use self::server::{Clients, Versions, port_config, quickack, server_config};
 pub use self::svid_cell::SvidCell;
 pub use self::trust_cell::TrustCell;
+pub use self::web::web_roots_warning;
 pub use crate::identity::PeerIdentity;
 
 /// What is spoken unless somebody says otherwise, and always between workloads.

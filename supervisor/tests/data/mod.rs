@@ -156,6 +156,8 @@ pub struct Plan {
     pub prepare: fn(&std::path::Path, &DevCa),
     /// What is logged.
     pub log: &'static str,
+    /// Variables of the supervisor's environment; `DIR` is the node's folder.
+    pub env: Vec<(&'static str, &'static str)>,
     /// More lines of `[policy]` and of `[audit]`.
     pub policy: &'static str,
     pub audit: &'static str,
@@ -176,6 +178,7 @@ impl Default for Plan {
             sections: String::new(),
             prepare: |_, _| {},
             log: "warn,nova_supervisor=debug,nova_supervisor::control=warn",
+            env: Vec::new(),
             policy: "",
             audit: "",
             resolver: "",
@@ -475,6 +478,9 @@ fn spawn(dir: &tempfile::TempDir, net: &str, plan: &Plan, ca: &DevCa) -> (Child,
         .arg(config)
         .env("RUST_LOG", plan.log)
         .env("NO_COLOR", "1")
+        .env_remove("SSL_CERT_FILE")
+        .env_remove("SSL_CERT_DIR")
+        .envs(plan.env.iter().map(|(name, value)| (name, value.replace("DIR", &dir.path().display().to_string()))))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(File::create(dir.path().join("stderr")).expect("a file"))
