@@ -10,7 +10,7 @@
 //! the guest belongs to this boot of the endpoint, nothing more.
 //!
 //! After a host-to-guest hello the relay answers one [`Status`] byte. A guest-to-host hello gets no answer: the
-//! supervisor either serves the connection or closes it.
+//! supervisor either serves the connection or closes it. What a [`Kind::Trust`] connection is served is in [`crate::trust`].
 
 /// First four bytes.
 pub const MAGIC: [u8; 4] = *b"NOVR";
@@ -36,6 +36,8 @@ pub enum Kind {
     Unix = 4,
     /// Guest to host: kept open while the guest lives; the target is empty.
     Presence = 5,
+    /// Guest to host: asks for the CA that the guest shall trust; the target is empty. See [`crate::trust`].
+    Trust = 6,
     /// Host to guest: a TCP port of the app; the target is the port in decimal.
     Tcp = 16,
     /// Host to guest: a Unix socket of the app; the target is one path segment.
@@ -50,6 +52,7 @@ impl Kind {
             3 => Self::Icmp,
             4 => Self::Unix,
             5 => Self::Presence,
+            6 => Self::Trust,
             16 => Self::Tcp,
             17 => Self::Socket,
             _ => return None,

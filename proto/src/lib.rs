@@ -13,6 +13,7 @@ pub mod hello;
 pub mod icmp;
 pub mod ids;
 pub mod link;
+pub mod trust;
 
 /// Generated from `proto/control.proto`: the contract between novalet (server) and the supervisor (client).
 #[cfg(feature = "grpc")]

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use super::config::GuestConfig;
 use super::surroundings::environment;
+use super::trust::Trust;
 use crate::handover::Handed;
 
 /// For the relay to bind its ports.
@@ -86,10 +87,10 @@ impl Children {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start_app(&mut self, config: &GuestConfig) -> Result<Pid, StartError> {
+    pub fn start_app(&mut self, config: &GuestConfig, trust: Option<&Trust>) -> Result<Pid, StartError> {
         let spawn_error = |source| StartError::Spawn { what: "the app", source };
         let mut command = unprivileged(config.app_uid, &config.command).map_err(spawn_error)?;
-        let variables: BTreeMap<String, String> = environment(config);
+        let variables: BTreeMap<String, String> = environment(config, trust);
         let child = command.env_clear().envs(variables).stdin(Stdio::null()).spawn().map_err(spawn_error)?;
         Ok(self.watch(child.id()))
     }

@@ -82,6 +82,9 @@ pub struct GuestConfig {
     /// Added to the app's environment, also over our own variables.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
+    /// Where the CA goes that the supervisor intercepts with; none: it is not asked for.
+    #[serde(default)]
+    pub trust_dir: Option<PathBuf>,
     /// The relay's binary.
     #[serde(default = "default_relay")]
     pub relay: PathBuf,
@@ -165,6 +168,11 @@ impl GuestConfig {
                 .unless(!name.is_empty() && !name.contains(['=', '\0']), || format!("env name {name:?} is not valid"));
         }
         self.check_egress_sockets(&mut mistakes);
+        // Java's options are separated by spaces.
+        let is_plain = |dir: &Path| dir.is_absolute() && !dir.to_string_lossy().contains(char::is_whitespace);
+        mistakes.unless(self.trust_dir.as_deref().is_none_or(is_plain), || {
+            "trust_dir is not an absolute path without spaces: write one such as \"/run/nova/trust\"".into()
+        });
         if let Err(ConfigError(more)) = self.for_relay().validate() {
             more.into_iter().for_each(|mistake| mistakes.unless(false, || mistake));
         }

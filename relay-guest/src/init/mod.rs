@@ -1,7 +1,8 @@
 //! nova-init: prepares the guest, starts the relay, then the app, and lives as long as both.
 //!
 //! ```text
-//! read config -> (microVM: mounts, modules) -> lo, workload IP, no IPv6 -> hosts, egress sockets, tun0 -> relay ready -> app
+//! read config -> (microVM: mounts, modules) -> lo, workload IP, no IPv6 -> hosts, egress sockets, tun0 -> relay ready
+//!             -> CA to trust -> app
 //! app ends             -> relay is stopped   -> its exit code, or power off
 //! relay ends           -> app is stopped     -> 70: an app without its relay reaches nothing; novalet starts a new guest
 //! SIGTERM, SIGINT      -> app, then relay    -> the app's exit code, or power off
@@ -15,6 +16,7 @@ pub mod ping;
 pub mod privileges;
 pub mod sockets;
 pub mod surroundings;
+pub mod trust;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -62,6 +64,9 @@ pub enum InitError {
     /// The egress sockets.
     #[error(transparent)]
     Sockets(#[from] SocketError),
+    /// The certificates that the app shall trust.
+    #[error("cannot write the certificates to trust to trust_dir: {0}; give a folder that nova-init may write to")]
+    Trust(#[source] io::Error),
     /// Relay or app.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -131,7 +136,8 @@ async fn supervise(
     stop: &mut StopSignals,
 ) -> Result<i32, InitError> {
     let relay = children.start_relay(config, handed).await?;
-    let app = children.start_app(config)?;
+    let trust = trust::prepare(config).await.map_err(InitError::Trust)?;
+    let app = children.start_app(config, trust.as_ref())?;
     let code = tokio::select! {
         (pid, code) = children.any_end() => {
             if pid == app { code } else { relay_ended(children, app, code).await }

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::config::GuestConfig;
+use super::trust::Trust;
 
 /// Search path of the app, unless the configuration gives another.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -40,7 +41,7 @@ pub fn write_hosts(path: &Path, config: &GuestConfig) -> io::Result<()> {
 
 /// The app's whole environment: ours, then the configuration's. Nothing is inherited.
 #[must_use]
-pub fn environment(config: &GuestConfig) -> BTreeMap<String, String> {
+pub fn environment(config: &GuestConfig, trust: Option<&Trust>) -> BTreeMap<String, String> {
     let http = format!("http://127.0.0.1:{}", config.proxy_port);
     // Clients that do not read ranges read the address before it.
     let past_the_proxy = format!("localhost,127.0.0.1,127.0.0.0/8,{}", config.workload_ip);
@@ -57,7 +58,11 @@ pub fn environment(config: &GuestConfig) -> BTreeMap<String, String> {
     ];
     let ours = ours.into_iter().map(|(name, value)| (name.to_owned(), value));
     let socket = config.proxy_socket().map(|path| (EGRESS_SOCKET.to_owned(), path.display().to_string()));
-    ours.chain(socket).chain(config.env.clone()).collect()
+    let mut all: BTreeMap<_, _> = ours.chain(socket).chain(config.env.clone()).collect();
+    if let Some(trust) = trust {
+        trust.add_to(&mut all, &config.env);
+    }
+    all
 }
 
 #[cfg(test)]
@@ -70,7 +75,7 @@ mod tests {
     #[test]
     fn the_app_finds_its_names_and_its_proxy() {
         assert_eq!(hosts(&sample()), "127.0.0.1 localhost\n10.64.3.11 x\n127.0.1.1 db.t.nova\n");
-        let environment = environment(&sample());
+        let environment = environment(&sample(), None);
         assert_eq!(environment["HTTPS_PROXY"], "http://127.0.0.1:3128");
         assert_eq!(environment["ALL_PROXY"], "socks5h://127.0.0.1:3128");
         for name in ["NO_PROXY", "no_proxy"] {
@@ -85,6 +90,6 @@ mod tests {
     #[test]
     fn the_app_is_told_where_its_egress_socket_is() {
         let config = GuestConfig { egress_dir: Some("/run/nova/egress".into()), ..sample() };
-        assert_eq!(environment(&config)["NOVA_EGRESS_SOCKET"], "/run/nova/egress/egress.sock");
+        assert_eq!(environment(&config, None)["NOVA_EGRESS_SOCKET"], "/run/nova/egress/egress.sock");
     }
 }

@@ -11,6 +11,8 @@ pub const RELAY_UID: u32 = 64001;
 pub const APP_UID: u32 = 64002;
 /// Folder of the app's sockets in every kind of guest.
 const SOCKET_DIR: &str = "/run/nova/sockets";
+/// Folder of the certificates that the app shall trust, in every kind of guest.
+const TRUST_DIR: &str = "/run/nova/trust";
 /// Port of the relay's HTTP proxy on the guest's loopback.
 const PROXY_PORT: u16 = 3128;
 
@@ -53,6 +55,8 @@ pub struct GuestConfig {
     pub command: Vec<String>,
     /// Further environment of the app.
     pub env: BTreeMap<String, String>,
+    /// Folder of the certificates that the app shall trust.
+    pub trust_dir: String,
     /// The relay's program.
     pub relay: String,
 }
@@ -145,6 +149,7 @@ impl GuestConfig {
             app_uid: place.separate_users.then_some(APP_UID),
             command,
             env: placement.guest.env.clone(),
+            trust_dir: TRUST_DIR.to_owned(),
             relay: format!("{}/nova-relay", place.programs),
         }
     }
