@@ -2,22 +2,18 @@
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair, KeyPair};
 use nova_proto::ids::SpiffeId;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, ExtendedKeyUsagePurpose, IsCa, Issuer,
-    KeyIdMethod, KeyUsagePurpose, PublicKeyData, SanType, SigningKey, date_time_ymd,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyUsagePurpose, SanType,
 };
 use rustls::pki_types::{CertificateDer, UnixTime};
-use x509_parser::asn1_rs::Tag;
-use x509_parser::prelude::{ParsedExtension, X509Certificate};
 use zeroize::Zeroizing;
 
-use super::leaf::{parse_certificate, system_time};
 use super::peer::{Usage, verify_against};
+use super::signing::{EcKey, issuer_of, random_hex, set_validity};
 use super::{IdentityError, RootSet, pem};
 
 /// Callers whose clock is a little behind must not refuse what was just issued.
@@ -80,18 +76,9 @@ impl DevCa {
     /// When it is not a valid P-256 CA with its own key.
     pub fn from_pem(text: &[u8]) -> Result<Self, IdentityError> {
         let certificate = pem::certificates("the dev CA", text)?.swap_remove(0);
-        let key = EcKey::from_pkcs8(&pem::private_key("the dev CA", text)?)?;
-        let mut params = CertificateParams::default();
-        let parsed = parse_certificate(&certificate).map_err(|error| unusable(error.to_string()))?;
-        if parsed.public_key().subject_public_key.data.as_ref() != key.der_bytes() {
-            return Err(unusable("the key is not the certificate's".to_owned()));
-        }
-        params.distinguished_name = subject(&parsed)?;
-        if let Some(key_id) = key_id(&parsed) {
-            params.key_identifier_method = KeyIdMethod::PreSpecified(key_id);
-        }
-        let not_after = system_time(parsed.validity().not_after);
-        let ca = Self { issuer: Issuer::new(params, key), certificate: certificate.clone(), not_after };
+        let key = EcKey::from_pkcs8(&pem::private_key("the dev CA", text)?).map_err(unusable)?;
+        let (issuer, not_after) = issuer_of(&certificate, key).map_err(unusable)?;
+        let ca = Self { issuer, certificate, not_after };
         ca.prove()?;
         Ok(ca)
     }
@@ -179,45 +166,6 @@ impl Issued {
     }
 }
 
-/// A P-256 key of the crypto library, which overwrites it when it is freed; rcgen's own type keeps a copy that it does not.
-struct EcKey(EcdsaKeyPair);
-
-impl EcKey {
-    fn generate() -> Result<Self, IdentityError> {
-        EcdsaKeyPair::generate(&ECDSA_P256_SHA256_ASN1_SIGNING)
-            .map(Self)
-            .map_err(|_| IdentityError::Crypto { doing: "make a key" })
-    }
-
-    fn from_pkcs8(der: &[u8]) -> Result<Self, IdentityError> {
-        EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, der)
-            .map(Self)
-            .map_err(|_| unusable("the key is not a P-256 key in PKCS#8 form".to_owned()))
-    }
-
-    fn to_pkcs8(&self) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
-        let document = self.0.to_pkcs8v1().map_err(|_| IdentityError::Crypto { doing: "encode a key" })?;
-        Ok(Zeroizing::new(document.as_ref().to_vec()))
-    }
-}
-
-impl PublicKeyData for EcKey {
-    fn der_bytes(&self) -> &[u8] {
-        self.0.public_key().as_ref()
-    }
-
-    fn algorithm(&self) -> &'static rcgen::SignatureAlgorithm {
-        &rcgen::PKCS_ECDSA_P256_SHA256
-    }
-}
-
-impl SigningKey for EcKey {
-    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rcgen::Error> {
-        let signature = self.0.sign(&SystemRandom::new(), message).map_err(|_| rcgen::Error::RemoteKeyError)?;
-        Ok(signature.as_ref().to_vec())
-    }
-}
-
 fn leaf_params(
     id: &SpiffeId,
     dns: &str,
@@ -239,43 +187,6 @@ fn leaf_params(
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
     set_validity(&mut params, not_before, not_after);
     Ok(params)
-}
-
-fn set_validity(params: &mut CertificateParams, not_before: SystemTime, not_after: SystemTime) {
-    let since_epoch = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    params.not_before = date_time_ymd(1970, 1, 1) + since_epoch(not_before);
-    params.not_after = date_time_ymd(1970, 1, 1) + since_epoch(not_after);
-}
-
-/// The subject in rcgen's form. Whatever this cannot express makes [`DevCa::prove`] fail, since issuer names are compared as bytes.
-fn subject(certificate: &X509Certificate<'_>) -> Result<DistinguishedName, IdentityError> {
-    let odd = || unusable("its subject has parts other than plain UTF-8 or printable text".to_owned());
-    let mut name = DistinguishedName::new();
-    for attribute in certificate.subject().iter_attributes() {
-        let oid: Vec<u64> = attribute.attr_type().iter().ok_or_else(odd)?.collect();
-        let text = attribute.as_str().map_err(|_| odd())?;
-        let value = match attribute.attr_value().tag() {
-            Tag::Utf8String => DnValue::Utf8String(text.to_owned()),
-            Tag::PrintableString => DnValue::PrintableString(text.try_into().map_err(|_| odd())?),
-            _ => return Err(odd()),
-        };
-        name.push(DnType::CustomDnType(oid), value);
-    }
-    Ok(name)
-}
-
-/// How the CA itself names its key, whichever tool made it.
-fn key_id(certificate: &X509Certificate<'_>) -> Option<Vec<u8>> {
-    certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
-        ParsedExtension::SubjectKeyIdentifier(key_id) => Some(key_id.0.to_vec()),
-        _ => None,
-    })
-}
-
-fn random_hex() -> Result<String, IdentityError> {
-    let mut bytes = [0u8; 4];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| IdentityError::Crypto { doing: "draw random bytes" })?;
-    Ok(hex::encode(bytes))
 }
 
 fn unusable(problem: String) -> IdentityError {

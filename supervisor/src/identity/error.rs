@@ -49,6 +49,25 @@ pub enum IdentityError {
         /// What is wrong with it.
         problem: String,
     },
+    /// The intermediate of the CAs of pods cannot be used.
+    #[error(
+        "{what} cannot sign the CAs of pods: {problem}; give the intermediate (P-256, pathlen 1 or none) first and its \
+         self-signed root last, and its PKCS#8 key"
+    )]
+    Intermediate {
+        /// Which file.
+        what: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A name that a pod's CA may not vouch for.
+    #[error(
+        "the CA of the pod does not cover {host}, or its time is over; restart the pod, so that it gets another CA"
+    )]
+    NotCovered {
+        /// The name.
+        host: String,
+    },
     /// A file cannot be read.
     #[error("cannot read {}; check that it exists and that the supervisor's user may read it", path.display())]
     Read {

@@ -3,6 +3,8 @@
 //! [`identify`] is the only function that turns a certificate chain into an identity. The TLS verifier calls it during the
 //! handshake and whoever wants the peer afterwards calls it again, so that the two can never differ.
 //!
+//! [`PodCas`] makes the CAs of pods whose rules let the supervisor look into their TLS.
+//!
 //! Sources: [`DevSource`] (an embedded CA, development only) and [`FilesSource`] (certificates on disk). Private keys live in
 //! this process alone: they are never logged, never written and never sent to a guest.
 
@@ -16,6 +18,8 @@ mod files;
 mod leaf;
 mod peer;
 mod pem;
+mod pod_ca;
+mod signing;
 mod subject;
 mod svid;
 mod trust;
@@ -33,6 +37,7 @@ pub use self::error::IdentityError;
 pub use self::files::FilesSource;
 pub use self::leaf::{LeafError, Names, common_name};
 pub use self::peer::{IdentifyError, PeerIdentity, Usage, identify};
+pub use self::pod_ca::{PodCa, PodCaCell, PodCas, PodLeaf};
 pub use self::svid::Svid;
 pub use self::trust::{Federated, RootSet, TrustBundles, TrustDomain};
 

@@ -5,6 +5,7 @@
 //! inbound   port_config(svid or file, clients, versions) -> handshake -> quickack -> peer_identity(conn, verifier)
 //! outbound  client_config_for_workload(svid, trust, expected)   exactly that SPIFFE ID, our own bundle
 //!           client_config_for_external(roots)                   DNS name, web roots or the rule's own CA
+//! the app's Leaves::config(pod CA, host)                       in the place of a host, where a rule intercepts
 //! ```
 //! A resumed session would keep an identity alive after its certificate, so there are no tickets and no session store. SVIDs
 //! and roots sit in cells ([`SvidCell`], [`TrustCell`]): rotation changes the cell and needs no new configuration.
@@ -12,6 +13,7 @@
 mod certificates;
 mod client;
 mod failure;
+mod leaves;
 mod peer_verifier;
 mod recent;
 mod server;
@@ -26,6 +28,7 @@ use rustls::crypto::CryptoProvider;
 pub use self::certificates::{CertificateCell, Certificates};
 pub use self::client::{ExternalRoots, client_config_for_external, client_config_for_workload};
 pub use self::failure::HandshakeFailure;
+pub use self::leaves::Leaves;
 pub use self::peer_verifier::{PEER_GRACE, PeerVerifier, peer_identity};
 pub use self::server::{Clients, Versions, port_config, quickack, server_config};
 pub use self::svid_cell::SvidCell;
