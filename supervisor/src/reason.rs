@@ -78,6 +78,10 @@ pub enum Reason {
     AppTlsToWorkload,
     /// A TLS name inside a tunnel differs from the tunnel's host.
     SniMismatch,
+    /// The app did not believe the certificate that it got in the place of its destination's.
+    ClientRejectedCa,
+    /// The CA that the guest trusts does not cover the name, or there is none.
+    InterceptNeedsRestart,
     /// The name does not resolve.
     ResolveFailed,
     /// The name is one that no rule may lead to, or adds too much to a wildcard.
@@ -159,6 +163,8 @@ impl Reason {
             Self::HandshakeTimeout => "handshake_timeout",
             Self::AppTlsToWorkload => "app_tls_to_workload",
             Self::SniMismatch => "sni_mismatch",
+            Self::ClientRejectedCa => "client_rejected_ca",
+            Self::InterceptNeedsRestart => "intercept_needs_restart",
             Self::ResolveFailed => "resolve_failed",
             Self::NameForbidden => "name_forbidden",
             Self::AddressForbidden => "address_forbidden",
@@ -210,6 +216,7 @@ impl Reason {
             | Self::LimitPorts
             | Self::MaxLifetime
             | Self::PingUnavailable
+            | Self::InterceptNeedsRestart
             | Self::Aborted => Public::Unavailable,
             Self::BadDestination => Public::NoDestination,
             Self::Malformed | Self::BadPath | Self::SniMismatch => Public::Malformed,
@@ -226,6 +233,7 @@ impl Reason {
             | Self::PeerRevoked
             | Self::HandshakeFailed
             | Self::HandshakeTimeout
+            | Self::ClientRejectedCa
             | Self::ResolveFailed
             | Self::UpstreamRefused
             | Self::UpstreamProxy

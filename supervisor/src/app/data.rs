@@ -16,6 +16,7 @@ use crate::decide::Decider;
 use crate::dial::{Dialer, Outside};
 use crate::egress::{Egress, PresenceLost};
 use crate::guestlink::LinkPorts;
+use crate::identity::PodCas;
 use crate::ingress::{Ingress, KnownBy};
 use crate::net::guard::AddressGuard;
 use crate::net::resolve::Resolver;
@@ -37,6 +38,7 @@ pub(super) struct Shared {
     pub(super) presence_lost: PresenceLost,
     pub(super) credentials: Arc<Credentials>,
     pub(super) outside: Outside,
+    pub(super) pod_cas: Arc<PodCas>,
 }
 
 /// One thread's services.
@@ -52,6 +54,7 @@ impl DataService {
     pub(super) fn new(shared: Shared) -> io::Result<Self> {
         let Shared { endpoints, policy, audit, registry, known_by, links, guard, resolver, .. } = shared;
         let (presence_lost, credentials, outside) = (shared.presence_lost, shared.credentials, shared.outside);
+        let pod_cas = shared.pod_cas;
         // Every record counts in it, so each thread has a handle of its own.
         let audit = Arc::new(AuditSink::clone(&audit));
         let decider = Decider::new(Arc::clone(&policy), Arc::clone(&audit), credentials);
@@ -66,7 +69,8 @@ impl DataService {
             Arc::clone(&registry),
             known_by,
         );
-        let egress = Egress::new(decider, Rc::clone(&dialer), Arc::clone(&audit), policy, registry, presence_lost);
+        let egress =
+            Egress::new(decider, Rc::clone(&dialer), Arc::clone(&audit), policy, registry, presence_lost, pod_cas);
         Ok(Self { ingress: Rc::new(ingress), egress: Rc::new(egress), dialer, audit })
     }
 }

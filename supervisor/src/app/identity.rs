@@ -1,11 +1,19 @@
-//! Chooses the identity source.
+//! Chooses the identity source, and what signs the CAs of pods.
 
 use std::sync::Arc;
 
-use crate::config::{Config, IdentityConfig};
-use crate::identity::{DevCa, DevSource, FilesSource, IdentitySource, TrustDomain};
+use crate::config::{Config, IdentityConfig, InterceptionConfig};
+use crate::identity::{DevCa, DevSource, FilesSource, IdentitySource, PodCas, TrustDomain};
 
 use super::AppError;
+
+/// Opens what makes the CAs of pods.
+pub(super) fn pod_cas(config: &InterceptionConfig) -> Result<PodCas, AppError> {
+    Ok(match &config.intermediate {
+        None => PodCas::self_signed(config.lifetime),
+        Some((chain, key)) => PodCas::signed_by(chain, key, config.lifetime)?,
+    })
+}
 
 /// Opens the configured source.
 pub(super) fn open(config: &Config) -> Result<Arc<dyn IdentitySource>, AppError> {

@@ -32,7 +32,7 @@ use crate::control::{Control, Means, PolicyView, Timing};
 use crate::credentials::Credentials;
 use crate::dial::{Outside, Parents};
 use crate::guestlink::LinkPorts;
-use crate::identity::IdentitySource;
+use crate::identity::{IdentitySource, PodCas};
 use crate::ingress::KnownBy;
 use crate::net::guard::AddressGuard;
 use crate::net::pressure::Pressure;
@@ -137,7 +137,8 @@ async fn serve(
     let tokens = Arc::new(tokens(&config, source.as_ref())?);
     tokio::spawn(Arc::clone(&tokens).follow(crate::tokens::Timing::default()));
     let known_by = KnownBy { verifier, certificates, tokens };
-    let shared = shared(&config, budget, known_by, presence_lost)?;
+    let pod_cas = Arc::new(identity::pod_cas(&config.interception)?);
+    let shared = shared(&config, budget, known_by, pod_cas, presence_lost)?;
     let follower = Arc::clone(&trust);
     let feed = open_feed(&config, &shared, move |policy| follower.follow(Some(policy)))?;
     let (plane, workers) = start_data_plane(&config, &shared, handle)?;
@@ -204,6 +205,7 @@ fn shared(
     config: &Config,
     budget: Arc<Budget>,
     known_by: KnownBy,
+    pod_cas: Arc<PodCas>,
     presence_lost: crate::egress::PresenceLost,
 ) -> Result<data::Shared, AppError> {
     let audit = AuditSink::open(&config.audit, &config.node)
@@ -222,6 +224,7 @@ fn shared(
         presence_lost,
         credentials,
         outside: outside(config)?,
+        pod_cas,
     })
 }
 

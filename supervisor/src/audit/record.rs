@@ -88,6 +88,11 @@ impl Record {
         self.line.upgraded = true;
     }
 
+    /// The app's own TLS was answered by us.
+    pub fn intercepted(&mut self) {
+        self.line.intercepted = true;
+    }
+
     /// What was asked of the engine, of which bundle, and what came out.
     pub fn decided(&mut self, policy: &Arc<Policy>, input: &Arc<Input>, decision: &Decision) {
         self.line.policy = Some(Arc::clone(policy));

@@ -65,6 +65,8 @@ pub struct Config {
     pub credentials: Option<CredentialConfig>,
     /// How calls leave for hosts outside.
     pub egress: EgressConfig,
+    /// What signs the CAs of pods whose TLS is intercepted.
+    pub interception: InterceptionConfig,
 }
 
 impl Config {
@@ -198,6 +200,15 @@ pub struct FederatedConfig {
     pub bundle: PathBuf,
     /// What rules call it in `external_ca`.
     pub name: String,
+}
+
+/// `[interception]`
+#[derive(Debug, Clone)]
+pub struct InterceptionConfig {
+    /// Chain and key of the intermediate that signs the CA of each pod; none: each signs itself.
+    pub intermediate: Option<(PathBuf, PathBuf)>,
+    /// How long the CA of a pod is good for.
+    pub lifetime: Duration,
 }
 
 /// One of `[[certificates]]`

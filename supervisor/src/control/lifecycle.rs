@@ -197,6 +197,7 @@ impl Life {
             why = Why::DrainTimeout;
         }
         self.endpoint.svid.clear();
+        self.endpoint.pod_ca.clear();
         self.give_back(held).await;
         self.reporter.report_drained(why, cut);
     }

@@ -10,6 +10,8 @@ use crate::copy::Bounds;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 
+/// First byte of TLS, and of no HTTP request.
+pub(super) const TLS: u8 = 0x16;
 /// A ClientHello that is not complete after this many bytes is refused: it exists to get past such checks.
 const HELLO_MAX: usize = 16 * 1024;
 
@@ -25,6 +27,16 @@ pub enum Verdict {
     Incomplete,
     /// Anything else.
     Other,
+}
+
+/// What a ClientHello said.
+pub(super) enum Hello {
+    /// The name of the host that is wanted, lower case and without a final dot, if it says one.
+    Names(Option<String>),
+    /// It was not complete after 16 KiB.
+    TooLong,
+    /// The app went away.
+    Ended,
 }
 
 /// How a tunnel started.
@@ -44,7 +56,7 @@ pub(super) struct Opening {
 /// Says what `bytes` are. Once that is known, more bytes do not change it.
 #[must_use]
 pub fn kind(bytes: &[u8]) -> Verdict {
-    if bytes.first() != Some(&0x16) {
+    if bytes.first() != Some(&TLS) {
         return Verdict::Other;
     }
     let mut acceptor = Acceptor::default();
@@ -65,6 +77,23 @@ pub fn kind(bytes: &[u8]) -> Verdict {
         }
     }
     Verdict::Incomplete
+}
+
+/// Reads a ClientHello to its end, behind what of it is in `first` already. The caller sets a deadline.
+pub(super) async fn hello(stream: &mut Stream, first: &mut Vec<u8>) -> Hello {
+    let mut piece = vec![0; 4096];
+    loop {
+        match kind(first) {
+            Verdict::Tls { sni } => return Hello::Names(sni.map(|name| name.trim_end_matches('.').to_owned())),
+            Verdict::Other => return Hello::Names(None),
+            Verdict::Incomplete if first.len() >= HELLO_MAX => return Hello::TooLong,
+            Verdict::Incomplete => {}
+        }
+        match stream.read(&mut piece).await {
+            Ok(read @ 1..) => first.extend_from_slice(&piece[..read]),
+            Ok(_) | Err(_) => return Hello::Ended,
+        }
+    }
 }
 
 /// Lets whoever speaks first speak, until the caller's first bytes are known and checked.

@@ -8,6 +8,7 @@
 //!       \- unix: as proxy
 //!       \- icmp: per ping  decide(opaque) -> rate -> dial::ping
 //!        \ presence: held open; its end means that the guest is gone
+//!         \ trust: the CA of the pod, whose leaves answer TLS in tunnels of rules that intercept
 //! ```
 //! Who asks is the endpoint whose link the connection came over. Nothing that the guest sends changes that.
 
@@ -16,7 +17,9 @@ mod credential;
 pub mod first;
 mod http;
 mod icmp;
+mod intercept;
 mod socks;
+mod trust;
 mod tunnel;
 
 use std::cell::Cell;
@@ -36,10 +39,12 @@ use crate::conn::{Accepted, Caller, Guard, Live, Registry, until_overdue};
 use crate::decide::Decider;
 use crate::dial::Dialer;
 use crate::guestlink::{self, HelloFailure};
+use crate::identity::PodCas;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
 use crate::state::policy::PolicyCell;
+use crate::tls::Leaves;
 
 /// A proxy connection on which the app says nothing for this long is closed.
 const FIRST_BYTE: Duration = Duration::from_secs(60);
@@ -58,6 +63,8 @@ pub struct Egress {
     policy: Arc<PolicyCell>,
     registry: Arc<Registry>,
     presence_lost: PresenceLost,
+    pod_cas: Arc<PodCas>,
+    leaves: Leaves,
 }
 
 /// One connection of a guest, shared by everything that goes on over it.
@@ -83,8 +90,9 @@ impl Egress {
         policy: Arc<PolicyCell>,
         registry: Arc<Registry>,
         presence_lost: PresenceLost,
+        pod_cas: Arc<PodCas>,
     ) -> Self {
-        Self { decider, dialer, audit, policy, registry, presence_lost }
+        Self { decider, dialer, audit, policy, registry, presence_lost, pod_cas, leaves: Leaves::default() }
     }
 
     /// Serves one guest connection, from accept to close. What has no cut of its own (a hello, a dial) ends with the
@@ -123,6 +131,7 @@ impl Egress {
         let stream = Stream::Guest(Box::new(stream));
         match hello.kind {
             HelloKind::Presence => self.presence(&endpoint, accepted, stream).await,
+            HelloKind::Trust => trust::answer(&self, accepted, stream).await,
             HelloKind::Proxy => proxy(self.guest(accepted, "proxy"), stream, http::Mode::Proxy).await,
             HelloKind::Dependency => dependency(self.guest(accepted, &hello.target), stream, &hello.target).await,
             HelloKind::Unix => proxy(self.guest(accepted, "egress socket"), stream, http::Mode::Socket).await,

@@ -9,7 +9,7 @@ use nova_policy::input::Input;
 use tokio::io::AsyncReadExt;
 
 use super::first::{self, Verdict};
-use super::{Guest, http};
+use super::{Guest, http, intercept};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::copy::{self, Bounds};
@@ -27,7 +27,7 @@ pub(super) enum Opened {
     /// A rule without an `http` block: bytes are copied.
     Opaque { permit: Permit, upstream: Upstream },
     /// Only rules with an `http` block: requests are decided one by one, nothing is dialled yet.
-    Inspected { host: Host, port: u16, to_workload: bool },
+    Inspected { host: Host, port: u16, to_workload: bool, intercept: bool },
 }
 
 /// Decides and, for an opaque tunnel, dials.
@@ -40,9 +40,13 @@ pub(super) async fn open(guest: &Guest, host: &Host, port: u16, record: &mut Rec
         Err(Reason::NeedsOpaqueGrant) => {
             // Opens nothing by itself: each request inside is decided before anything is dialled.
             let may_talk = decider.decide(pair, record)?;
-            let mut targets = may_talk.policy().egress_targets(guest.spec.workload.as_str(), host, port);
-            let to_workload = targets.any(|(_, target)| matches!(target, EgressTarget::Workload { .. }));
-            return Ok(Opened::Inspected { host: host.clone(), port, to_workload });
+            let targets = may_talk.policy().egress_targets(guest.spec.workload.as_str(), host, port);
+            let (mut to_workload, mut intercept) = (false, false);
+            for (_, target) in targets {
+                to_workload |= matches!(target, EgressTarget::Workload { .. });
+                intercept |= intercepts(target);
+            }
+            return Ok(Opened::Inspected { host: host.clone(), port, to_workload, intercept });
         }
         Err(reason) => return Err(reason),
     };
@@ -72,11 +76,18 @@ pub(super) async fn open_named(guest: &Guest, name: &str, port: u16, record: &mu
 pub(super) async fn carry(guest: Rc<Guest>, opened: Opened, caller: Prefixed, mut record: Record) {
     match opened {
         Opened::Opaque { permit, upstream } => opaque(&guest, permit, upstream, caller, record).await,
-        Opened::Inspected { host, port, to_workload } => {
-            let Some(caller) = plaintext(caller, to_workload, &mut record).await else { return };
+        Opened::Inspected { host, port, to_workload, intercept } => {
+            let Some(caller) = first_word(caller, &mut record).await else { return };
+            let is_tls = caller.first().first() == Some(&first::TLS);
+            let caller = if is_tls && intercept {
+                intercept::terminate(&guest, caller, &host, &mut record).await
+            } else {
+                plaintext(caller, to_workload, &mut record).await
+            };
+            let Some(caller) = caller else { return };
             drop(record);
             // Boxed: this future contains one of its own kind.
-            Box::pin(http::serve(guest, caller, http::Mode::Inside { host, port })).await;
+            Box::pin(http::serve(guest, caller, http::Mode::Inside { host, port, intercepted: is_tls })).await;
         }
     }
 }
@@ -122,9 +133,16 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
     guest.ended(outcome.close);
 }
 
-/// Waits for the app's first word and refuses TLS: rules look at requests, so bytes that nobody can
-/// read do not pass.
-async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> Option<Prefixed> {
+/// Whether the app may speak TLS that we answer. Rules of one pair agree on it.
+fn intercepts(target: &EgressTarget) -> bool {
+    match target {
+        EgressTarget::Workload { intercept, .. } | EgressTarget::External { intercept, .. } => *intercept,
+        EgressTarget::Cidr { .. } => false,
+    }
+}
+
+/// Waits for the app's first word.
+async fn first_word(caller: Prefixed, record: &mut Record) -> Option<Prefixed> {
     let (first, mut stream) = caller.into_parts();
     let mut first = first.to_vec();
     if first.is_empty() {
@@ -143,15 +161,20 @@ async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> 
             }
         }
     }
-    let refused = match first::kind(&first) {
+    Some(Prefixed::new(first.into(), stream))
+}
+
+/// Refuses what is not plaintext HTTP: rules look at requests, so bytes that nobody can read do not pass.
+async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> Option<Prefixed> {
+    let refused = match first::kind(caller.first()) {
         Verdict::Tls { .. } | Verdict::Incomplete if to_workload => Some(Reason::AppTlsToWorkload),
         Verdict::Tls { .. } | Verdict::Incomplete => Some(Reason::NeedsOpaqueGrant),
         Verdict::Other => None,
     };
     if let Some(reason) = refused {
         record.deny(reason);
-        stream.abort().await;
+        caller.abort().await;
         return None;
     }
-    Some(Prefixed::new(first.into(), stream))
+    Some(caller)
 }

@@ -82,7 +82,9 @@ fn header(caller: &Stream, from: SocketAddr, who: &Caller) -> io::Result<Vec<u8>
             let (tcp, session) = tls.get_ref();
             (tcp, Some(session))
         }
-        Stream::TlsClient(_) | Stream::Guest(_) => return Err(io::Error::other("not a caller's connection")),
+        Stream::Intercepted(_) | Stream::TlsClient(_) | Stream::Guest(_) => {
+            return Err(io::Error::other("not a caller's connection"));
+        }
     };
     let certificate = session.and_then(|session| session.peer_certificates()?.first());
     let common_name = certificate.and_then(common_name).unwrap_or_default();

@@ -19,6 +19,8 @@ pub enum Stream {
     Tcp(TcpStream),
     /// TLS that we terminate.
     TlsServer(Box<server::TlsStream<TcpStream>>),
+    /// TLS of an app, which we answer in the place of its destination.
+    Intercepted(Box<server::TlsStream<Prefixed>>),
     /// TLS that we originate, over TCP or over the tunnel of a parent proxy.
     TlsClient(Box<client::TlsStream<Stream>>),
     /// A guest.
@@ -31,6 +33,7 @@ impl Stream {
     pub fn alpn(&self) -> Option<&[u8]> {
         match self {
             Self::TlsServer(tls) => tls.get_ref().1.alpn_protocol(),
+            Self::Intercepted(tls) => tls.get_ref().1.alpn_protocol(),
             Self::TlsClient(tls) => tls.get_ref().1.alpn_protocol(),
             Self::Tcp(_) | Self::Guest(_) => None,
         }
@@ -47,7 +50,16 @@ impl Stream {
             Self::Tcp(tcp) => Some(tcp),
             Self::TlsServer(tls) => Some(tls.get_ref().0),
             Self::TlsClient(tls) => tls.get_ref().0.tcp(),
+            Self::Intercepted(tls) => tls.get_ref().0.inner.tcp(),
             Self::Guest(_) => None,
+        }
+    }
+
+    fn guest_mut(&mut self) -> Option<&mut GuestStream> {
+        match self {
+            Self::Guest(guest) => Some(guest),
+            Self::Intercepted(tls) => tls.get_mut().0.inner.guest_mut(),
+            Self::Tcp(_) | Self::TlsServer(_) | Self::TlsClient(_) => None,
         }
     }
 
@@ -56,9 +68,7 @@ impl Stream {
         if let Some(tcp) = self.tcp() {
             reset_on_close(tcp);
         }
-        if let Self::Guest(guest) = &mut self
-            && let GuestStream::Framed(framed) = &mut **guest
-        {
+        if let Some(GuestStream::Framed(framed)) = self.guest_mut() {
             // A guest that does not read must not hold us: it then sees a cut, which is a reset as well.
             let _ = tokio::time::timeout(Duration::from_millis(100), framed.abort()).await;
         }
@@ -72,8 +82,8 @@ fn reset_on_close(tcp: &TcpStream) {
 
 /// What TLS has to say by itself would wait for the next write, and a caller that asks to negotiate again writes nothing
 /// before it was told no.
-fn poll_read_tls(
-    tls: &mut server::TlsStream<TcpStream>,
+fn poll_read_tls<S: AsyncRead + AsyncWrite + Unpin>(
+    tls: &mut server::TlsStream<S>,
     cx: &mut Context<'_>,
     buf: &mut ReadBuf<'_>,
 ) -> Poll<io::Result<()>> {
@@ -92,6 +102,7 @@ macro_rules! each {
         match $self.get_mut() {
             Stream::Tcp($inner) => $call,
             Stream::TlsServer($inner) => $call,
+            Stream::Intercepted($inner) => $call,
             Stream::TlsClient($inner) => $call,
             Stream::Guest($inner) => $call,
         }
@@ -103,6 +114,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
             Self::TlsServer(tls) => poll_read_tls(tls, cx, buf),
+            Self::Intercepted(tls) => poll_read_tls(tls, cx, buf),
             Self::TlsClient(tls) => Pin::new(tls).poll_read(cx, buf),
             Self::Guest(guest) => Pin::new(guest).poll_read(cx, buf),
         }
@@ -126,6 +138,7 @@ impl AsyncWrite for Stream {
         match self {
             Self::Tcp(inner) => inner.is_write_vectored(),
             Self::TlsServer(inner) => inner.is_write_vectored(),
+            Self::Intercepted(inner) => inner.is_write_vectored(),
             Self::TlsClient(inner) => inner.is_write_vectored(),
             Self::Guest(inner) => inner.is_write_vectored(),
         }

@@ -20,6 +20,7 @@ use super::handshakes::{HandshakeSlot, Handshakes, NoPlace};
 pub use super::limits::EndpointLimits;
 use super::names::Names;
 use super::pace::Way;
+use crate::identity::PodCaCell;
 use crate::tls::SvidCell;
 
 /// Bodies of one endpoint that are held at a time: with a mebibyte each, little beside what its connections may buffer.
@@ -183,6 +184,8 @@ pub struct Endpoint {
     pub whole_bodies: Arc<Semaphore>,
     /// The SVID that handshakes of this endpoint use; empty until one is issued.
     pub svid: Arc<SvidCell>,
+    /// The CA that signs what the app sees where a rule intercepts its TLS; empty until the guest asks for it.
+    pub pod_ca: PodCaCell,
     /// Last reason and message acknowledged, for the admin surface.
     pub status: ArcSwapOption<EndpointStatus>,
 }
@@ -223,6 +226,7 @@ impl Endpoint {
             destinations: Destinations::default(),
             whole_bodies: Arc::new(Semaphore::new(WHOLE_BODIES)),
             svid: SvidCell::empty(),
+            pod_ca: PodCaCell::default(),
             status: ArcSwapOption::empty(),
         })
     }

@@ -38,6 +38,8 @@ pub(super) enum Mode {
         host: Host,
         /// Port of the tunnel.
         port: u16,
+        /// The app speaks TLS, which we answered.
+        intercepted: bool,
     },
 }
 

@@ -24,6 +24,9 @@ impl Connection {
     /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
     pub(super) fn checked(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
         let mut record = self.guest.record();
+        if matches!(self.mode, Mode::Inside { intercepted: true, .. }) {
+            record.intercepted();
+        }
         let asked = format!("{} {}", request.method(), without_query(request.uri()));
         let form = Form::of(request.headers());
         let expects = request.headers().contains_key(header::EXPECT);
@@ -83,7 +86,7 @@ impl Connection {
                 }
                 parse(uri.authority().ok_or(Reason::BadDestination)?.as_str())
             }
-            Mode::Inside { host, port } => {
+            Mode::Inside { host, port, .. } => {
                 record.dest(host.as_str(), *port);
                 let target = uri.authority().map(|target| target.as_str());
                 let named = headers.get(header::HOST).map(|value| value.to_str().map_err(|_| Reason::BadDestination));

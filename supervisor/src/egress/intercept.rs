@@ -1,0 +1,153 @@
+//! The app's own TLS, answered in the place of the host that it asked for. Only where a rule says `tls: intercept`.
+//!
+//! ```text
+//! ClientHello, whole, names the tunnel's host -> leaf of the pod's CA -> handshake -> first byte -> HTTP inside
+//!      \ else: sni_mismatch          \ not covered: intercept_needs_restart   \ refused: client_rejected_ca
+//! ```
+
+use std::io;
+use std::time::Duration;
+
+use nova_policy::host::Host;
+use rustls::{AlertDescription, Error};
+use tokio::io::AsyncReadExt;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::first::{self, Hello};
+use super::{Guest, trust};
+use crate::audit::Record;
+use crate::net::stream::{Prefixed, Stream};
+use crate::reason::Reason;
+use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
+
+/// For the ClientHello and the handshake together.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// How long an app may take from the handshake to its first request.
+const FIRST_BYTE: Duration = Duration::from_secs(60);
+/// What we speak inside.
+const ALPN: &[&[u8]] = &[ALPN_HTTP2, ALPN_HTTP1];
+
+/// What a detail says to whoever reads the audit log: which sign there was of a client that does not believe us.
+macro_rules! rejected {
+    ($sign:literal) => {
+        concat!(
+            $sign,
+            ": the app pins its certificate or does not trust the pod's CA; use tls: passthrough, or call http://"
+        )
+    };
+}
+
+/// Why there is nothing to serve.
+struct Refused {
+    reason: Reason,
+    detail: &'static str,
+}
+
+/// Takes the place of `host`. The stream that comes back holds at least one byte of plaintext; `None`: it is over, and `record`
+/// says why.
+pub(super) async fn terminate(guest: &Guest, caller: Prefixed, host: &Host, record: &mut Record) -> Option<Prefixed> {
+    record.intercepted();
+    let (first, stream) = caller.into_parts();
+    let refused = match answer(guest, first.to_vec(), stream, host).await {
+        Ok(caller) => return Some(caller),
+        Err(refused) => refused,
+    };
+    match refused.reason {
+        // The rule allows it and we would have served it.
+        Reason::ClientRejectedCa | Reason::Reset => record.fail(refused.reason),
+        reason => record.deny(reason),
+    }
+    record.detail(refused.detail);
+    record.close(refused.reason);
+    guest.ended(refused.reason);
+    None
+}
+
+async fn answer(guest: &Guest, first: Vec<u8>, stream: Stream, host: &Host) -> Result<Prefixed, Refused> {
+    let tls = match tokio::time::timeout(DEADLINE, handshake(guest, first, stream, host)).await {
+        Ok(done) => done?,
+        Err(_) => return Err(refused(Reason::HandshakeTimeout)),
+    };
+    first_byte(tls).await
+}
+
+async fn handshake(
+    guest: &Guest,
+    mut first: Vec<u8>,
+    mut stream: Stream,
+    host: &Host,
+) -> Result<Box<TlsStream<Prefixed>>, Refused> {
+    let config = match first::hello(&mut stream, &mut first).await {
+        Hello::Names(Some(name)) if name == host.as_str() => config(guest, host),
+        Hello::Names(Some(_)) => Err(Refused { reason: Reason::SniMismatch, detail: "another_name" }),
+        Hello::Names(None) => Err(Refused { reason: Reason::SniMismatch, detail: "no_name" }),
+        Hello::TooLong => Err(Refused { reason: Reason::SniMismatch, detail: "hello_too_long" }),
+        Hello::Ended => Err(refused(Reason::Reset)),
+    };
+    let config = match config {
+        Ok(config) => config,
+        Err(refused) => {
+            stream.abort().await;
+            return Err(refused);
+        }
+    };
+    let stream = Prefixed::new(first.into(), stream);
+    match TlsAcceptor::from(config).accept(stream).into_fallible().await {
+        Ok(tls) => Ok(Box::new(tls)),
+        Err((error, stream)) => {
+            stream.abort().await;
+            Err(Refused::from_handshake(&error))
+        }
+    }
+}
+
+fn config(guest: &Guest, host: &Host) -> Result<std::sync::Arc<rustls::ServerConfig>, Refused> {
+    let ca = trust::signer(guest, host.as_str()).map_err(refused)?;
+    guest.egress.leaves.config(&ca, host.as_str(), ALPN).map_err(|error| {
+        tracing::error!(%error, "a leaf cannot be made");
+        refused(Reason::InterceptNeedsRestart)
+    })
+}
+
+/// An app that compares certificates by itself does so after the handshake, and goes without a word.
+async fn first_byte(mut tls: Box<TlsStream<Prefixed>>) -> Result<Prefixed, Refused> {
+    let mut first = vec![0; 4096];
+    match tokio::time::timeout(FIRST_BYTE, tls.read(&mut first)).await {
+        Ok(Ok(read @ 1..)) => {
+            first.truncate(read);
+            Ok(Prefixed::new(first.into(), Stream::Intercepted(tls)))
+        }
+        Ok(Ok(_)) => Err(Refused { reason: Reason::ClientRejectedCa, detail: rejected!("closed without a request") }),
+        Ok(Err(error)) => Err(Refused::from_handshake(&error)),
+        Err(_) => {
+            Stream::Intercepted(tls).abort().await;
+            Err(refused(Reason::IdleTimeout))
+        }
+    }
+}
+
+fn refused(reason: Reason) -> Refused {
+    Refused { reason, detail: "" }
+}
+
+impl Refused {
+    /// What a client did that saw our certificate.
+    fn from_handshake(error: &io::Error) -> Self {
+        let rejected = |detail| Self { reason: Reason::ClientRejectedCa, detail };
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            Some(Error::AlertReceived(alert)) => match alert {
+                AlertDescription::UnknownCA => rejected(rejected!("unknown_ca")),
+                AlertDescription::BadCertificate => rejected(rejected!("bad_certificate")),
+                AlertDescription::CertificateUnknown => rejected(rejected!("certificate_unknown")),
+                AlertDescription::UnsupportedCertificate => rejected(rejected!("unsupported_certificate")),
+                AlertDescription::CertificateExpired => rejected(rejected!("certificate_expired")),
+                AlertDescription::AccessDenied => rejected(rejected!("access_denied")),
+                _ => refused(Reason::HandshakeFailed),
+            },
+            Some(_) => refused(Reason::HandshakeFailed),
+            // The connection itself: nothing was wrong with the TLS before it ended.
+            None => rejected(rejected!("closed after our certificate")),
+        }
+    }
+}
