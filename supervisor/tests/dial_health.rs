@@ -52,6 +52,7 @@ impl Stand {
             backend: Backend::Hybrid { file: "v.sock".to_owned(), vmm_uid: 0, half_close },
             ports: vec![port],
             dependencies: Vec::new(),
+            credentials: Default::default(),
             boot_token: BootToken([1; 16]),
             drain_timeout: Duration::ZERO,
             limits: EndpointLimits::default(),
