@@ -48,6 +48,8 @@ pub struct Endpoint {
     pub generation: u64,
     /// Its address.
     pub workload_ip: IpAddr,
+    /// Its address of the other family, if it has one.
+    pub other_ip: Option<IpAddr>,
     /// The node it runs on; absent: the node the file is for.
     pub node: Option<String>,
     /// How the guest is reached; absent when the node agent fills it in.

@@ -101,7 +101,8 @@ impl Workers {
         closed: &watch::Receiver<bool>,
     ) {
         let spec = Arc::new(port.clone());
-        for (thread, socket) in self.threads.iter().zip(sockets) {
+        // One for each thread, and for each address of the endpoint.
+        for (thread, socket) in self.threads.iter().cycle().zip(sockets) {
             let port = Port {
                 endpoint: Arc::clone(endpoint),
                 spec: Arc::clone(&spec),

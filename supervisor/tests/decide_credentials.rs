@@ -41,6 +41,7 @@ fn spec() -> Arc<EndpointSpec> {
         pod_uid: PodUid::new("pod-x").expect("an id"),
         generation: 1,
         ip: [10, 64, 3, 11].into(),
+        other_ip: None,
         backend: Backend::Vsock { cid: 5 },
         ports: Vec::new(),
         dependencies: Vec::new(),

@@ -9,12 +9,33 @@ use crate::yaml::Reader;
 pub(super) fn table(reader: &mut Reader<'_>, table: &Table) {
     unique(reader, table, "pod_uid", |endpoint| Some(endpoint.pod_uid.to_string()));
     unique(reader, table, "workload_ip", |endpoint| Some(endpoint.workload_ip.to_string()));
+    unique_other_ips(reader, table);
     unique(reader, table, "vsock_cid", |endpoint| match endpoint.backend {
         Some(Backend::VsockCid(cid)) => Some(format!("{cid} on {}", endpoint.node.as_deref().unwrap_or("this node"))),
         _ => None,
     });
     replicas(reader, table);
     reader.subject = String::new();
+}
+
+/// An address belongs to one endpoint, whichever of its two it is.
+fn unique_other_ips(reader: &mut Reader<'_>, table: &Table) {
+    for endpoint in &table.endpoints {
+        let Some(ip) = endpoint.other_ip else { continue };
+        let others = table.endpoints.iter().filter(|other| other.pod_uid != endpoint.pod_uid);
+        let mut owners = others.filter(|other| other.workload_ip == ip || other.other_ip == Some(ip));
+        if let Some(owner) = owners.next() {
+            reader.subject = format!("endpoint {}", endpoint.workload);
+            reader.fail(
+                endpoint.at,
+                format!(
+                    "the address {ip} of additional_ips is already used by {} (line {})",
+                    owner.workload, owner.at.line
+                ),
+                "give it an address of its own",
+            );
+        }
+    }
 }
 
 fn unique(reader: &mut Reader<'_>, table: &Table, what: &str, key: impl Fn(&Endpoint) -> Option<String>) {

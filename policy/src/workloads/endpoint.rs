@@ -10,7 +10,7 @@ use crate::host::Host;
 use crate::yaml::{Map, Node, Reader};
 
 /// Keys of an endpoint.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "workload_id",
     "tenant",
     "labels",
@@ -18,6 +18,7 @@ const KEYS: [&str; 18] = [
     "pod_uid",
     "generation",
     "workload_ip",
+    "additional_ips",
     "node",
     "backend",
     "ports",
@@ -50,7 +51,9 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node, trust_domain: &str) -> 
         Some(node) => reader.number(node, "generation", 1..=u64::from(u32::MAX)),
         None => Some(1),
     };
-    let workload_ip = reader.need(&map, "workload_ip", "10.64.3.21").and_then(|node| read_address(reader, node));
+    let workload_ip =
+        reader.need(&map, "workload_ip", "10.64.3.21").and_then(|node| read_address(reader, "workload_ip", node));
+    let other_ip = map.get("additional_ips").and_then(|node| read_other_ip(reader, node, workload_ip));
     let ports = parts::ports(reader, &map);
     let endpoint = Optional::read(reader, &map);
     let identity = read_identity(reader, &map, trust_domain, tenant.as_ref(), workload.as_ref());
@@ -62,6 +65,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node, trust_domain: &str) -> 
         pod_uid: pod_uid?,
         generation: generation?,
         workload_ip: workload_ip?,
+        other_ip,
         node: endpoint.node,
         backend: parts::backend(reader, &map),
         ports,
@@ -150,14 +154,28 @@ fn read_identity(
     spiffe_id(trust_domain, tenant?, workload?).ok()
 }
 
-fn read_address(reader: &mut Reader<'_>, node: &Node) -> Option<IpAddr> {
-    let address: IpAddr = reader.parsed(node, "workload_ip", "write one IP address", str::parse)?;
+fn read_address(reader: &mut Reader<'_>, what: &str, node: &Node) -> Option<IpAddr> {
+    let address: IpAddr = reader.parsed(node, what, "write one IP address", str::parse)?;
     let address = address.to_canonical();
     if !is_usable(address) {
         reader.fail(
             node.at,
-            format!("workload_ip {address} is unspecified, link-local, multicast or broadcast"),
+            format!("{what} {address} is unspecified, link-local, multicast or broadcast"),
             "use an address of the delegated subnet, or a loopback address in a lab",
+        );
+    }
+    Some(address)
+}
+
+/// A list, because that is what the message to the supervisor has; one address is all that a second family can need.
+fn read_other_ip(reader: &mut Reader<'_>, node: &Node, first: Option<IpAddr>) -> Option<IpAddr> {
+    let list = reader.list(node, "additional_ips", 1);
+    let address = list.first().and_then(|item| read_address(reader, "additional_ips", item))?;
+    if first.is_some_and(|first| first.is_ipv4() == address.is_ipv4()) {
+        reader.fail(
+            node.at,
+            format!("{address} is of the same family as workload_ip"),
+            "write an IPv6 address beside an IPv4 one, or the other way round",
         );
     }
     Some(address)

@@ -46,7 +46,7 @@ fn endpoint_view(endpoint: &Endpoint) -> EndpointView {
         tenant: spec.tenant.to_string(),
         pod_uid: spec.pod_uid.to_string(),
         generation: spec.generation,
-        ip: spec.ip.to_string(),
+        ip: spec.ips().map(|ip| ip.to_string()).collect::<Vec<_>>().join(" "),
         backend: match &spec.backend {
             Backend::Vsock { cid } => format!("vsock cid {cid}"),
             Backend::Hybrid { file, half_close: true, .. } => format!("hybrid {file}"),

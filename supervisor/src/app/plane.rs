@@ -76,8 +76,9 @@ impl DataPlane for Plane {
         if let Some(name) = port.tls.certificate.as_deref().filter(|name| self.certificates.get(name).is_none()) {
             return Err(io::Error::other(format!("[[certificates]] of supervisor.toml has none named {name:?}")));
         }
-        let ip = endpoint.spec().ip;
-        (0..self.workers.count()).map(|_| Ok(listen::bind(ip, port.port)?.into())).collect()
+        let spec = endpoint.spec();
+        let threads = |ip| (0..self.workers.count()).map(move |_| Ok(listen::bind(ip, port.port)?.into()));
+        spec.ips().flat_map(threads).collect()
     }
 
     fn listen(&self, endpoint: &Arc<Endpoint>, port: &PortSpec, sockets: Vec<OwnedFd>) -> io::Result<()> {

@@ -15,7 +15,7 @@ use nova_proto::control as proto;
 use nova_proto::control::endpoint::Backend as ProtoBackend;
 use nova_proto::ids::{BootToken, PodUid, SpiffeId, TenantId, WorkloadId};
 
-use self::address::{check_dependency, check_ip};
+use self::address::{check_dependency, check_ip, check_other_ip};
 use super::order::{HealthPlan, Key, Order, Rejection, Row, Update, Wanted};
 use super::stream::StreamError;
 use super::why::Why;
@@ -85,12 +85,10 @@ fn convert(message: proto::Endpoint, mistakes: &mut Mistakes) -> Option<Order> {
         policy_ref: _, // SERVING always waits until the bundle knows the workload
     } = message;
     check_isolation(&isolation, mistakes);
-    if !additional_ips.is_empty() {
-        mistakes.add(Why::UnsupportedFeature, "additional_ips are not served by this version; leave them out");
-    }
     let who = identity(&workload_id, &spiffe_id, mistakes);
     let pod_uid = mistakes.keep(Why::BadPodUid, PodUid::new(pod_uid));
-    let ip = mistakes.keep(Why::BadIp, check_ip(&workload_ip));
+    let ip = mistakes.keep(Why::BadIp, check_ip("workload_ip", &workload_ip));
+    let other_ip = mistakes.keep(Why::BadIp, check_other_ip(ip, &additional_ips));
     let wanted = wanted(state, mistakes);
     let backend = self::backend(backend, mistakes);
     let limits = limits::convert(limits, backend.as_ref(), mistakes);
@@ -110,6 +108,7 @@ fn convert(message: proto::Endpoint, mistakes: &mut Mistakes) -> Option<Order> {
         pod_uid: pod_uid?,
         generation,
         ip: ip?,
+        other_ip: other_ip?,
         backend: backend?,
         ports,
         dependencies,

@@ -106,6 +106,7 @@ fn message(row: workloads::Endpoint) -> proto::Endpoint {
         pod_uid: row.pod_uid.to_string(),
         generation: row.generation,
         workload_ip: row.workload_ip.to_string(),
+        additional_ips: row.other_ip.iter().map(ToString::to_string).collect(),
         backend: row.backend.map(backend),
         ports: row.ports.into_iter().map(port).collect(),
         isolation: if row.dedicated { "dedicated" } else { "shared" }.to_owned(),

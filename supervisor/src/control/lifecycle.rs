@@ -152,13 +152,13 @@ impl Life {
 
     /// Adds the route, or waits until somebody did.
     async fn own_address(&self, held: &mut Held) {
-        let ip = self.endpoint.spec().ip;
         let mut delay = self.means.timing.first_retry;
         loop {
-            let routes = Arc::clone(&self.means.routes);
+            let (routes, spec) = (Arc::clone(&self.means.routes), self.endpoint.spec());
             // Before the answer: if this is cut short, the route may be there already.
             held.route = true;
-            let message = match tokio::task::spawn_blocking(move || routes.ensure(ip)).await {
+            let ensured = tokio::task::spawn_blocking(move || spec.ips().try_for_each(|ip| routes.ensure(ip)));
+            let message = match ensured.await {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => String::from("adding the route failed inside the supervisor"),
@@ -207,11 +207,13 @@ impl Life {
         if !held.route {
             return;
         }
-        let (routes, ip) = (Arc::clone(&self.means.routes), self.endpoint.spec().ip);
-        match tokio::task::spawn_blocking(move || routes.release(ip)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%ip, %error, "the route of a drained endpoint stays"),
-            Err(error) => tracing::warn!(%ip, %error, "the route of a drained endpoint stays"),
+        for ip in self.endpoint.spec().ips() {
+            let routes = Arc::clone(&self.means.routes);
+            match tokio::task::spawn_blocking(move || routes.release(ip)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!(%ip, %error, "the route of a drained endpoint stays"),
+                Err(error) => tracing::warn!(%ip, %error, "the route of a drained endpoint stays"),
+            }
         }
     }
 

@@ -20,7 +20,10 @@ impl Dialer {
         if !self.guard.allows(IpAddr::V4(to), Purpose::Literal) {
             return Err(DialFailure::new(Reason::AddressForbidden));
         }
-        let IpAddr::V4(from) = caller.spec().ip else { return Err(DialFailure::new(Reason::Unsupported)) };
+        let spec = caller.spec();
+        let Some(IpAddr::V4(from)) = spec.ips().find(IpAddr::is_ipv4) else {
+            return Err(DialFailure::new(Reason::Unsupported));
+        };
         let sequence = self.next_sequence.get();
         self.next_sequence.set(sequence.wrapping_add(1));
         ping::echo(from, to, sequence).await.map_err(|error| match error {

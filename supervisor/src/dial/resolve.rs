@@ -29,7 +29,7 @@ pub(super) struct Sources {
 
 impl Sources {
     pub(super) fn of(spec: &EndpointSpec) -> Self {
-        let one = |v6: bool| Some(spec.ip).filter(|ip| ip.is_ipv6() == v6);
+        let one = |v6: bool| spec.ips().find(|ip| ip.is_ipv6() == v6);
         Self { v4: one(false), v6: one(true) }
     }
 

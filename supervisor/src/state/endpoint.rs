@@ -41,6 +41,8 @@ pub struct EndpointSpec {
     pub generation: u64,
     /// Address that the supervisor owns for the workload.
     pub ip: IpAddr,
+    /// The same of the other family, if it has one.
+    pub other_ip: Option<IpAddr>,
     /// How the guest is reached and recognised.
     pub backend: Backend,
     /// Exposed ports.
@@ -55,6 +57,13 @@ pub struct EndpointSpec {
     pub drain_timeout: Duration,
     /// Caps of this endpoint.
     pub limits: EndpointLimits,
+}
+
+impl EndpointSpec {
+    /// All of its addresses, at most one of a family.
+    pub fn ips(&self) -> impl Iterator<Item = IpAddr> {
+        std::iter::once(self.ip).chain(self.other_ip)
+    }
 }
 
 /// How a guest is reached.

@@ -63,15 +63,18 @@ impl Endpoints {
         let spec = endpoint.spec();
         self.take(&spec.pod_uid);
         self.by_pod.insert(spec.pod_uid.clone(), Arc::clone(endpoint));
-        self.by_ip.insert(spec.ip, Arc::clone(endpoint));
+        for ip in spec.ips() {
+            self.by_ip.insert(ip, Arc::clone(endpoint));
+        }
     }
 
     fn take(&mut self, pod: &PodUid) {
         let Some(gone) = self.by_pod.remove(pod) else { return };
-        let ip = gone.spec().ip;
-        // Another pod may own the address by now.
-        if self.by_ip.get(&ip).is_some_and(|owner| Arc::ptr_eq(owner, &gone)) {
-            self.by_ip.remove(&ip);
+        for ip in gone.spec().ips() {
+            // Another pod may own the address by now.
+            if self.by_ip.get(&ip).is_some_and(|owner| Arc::ptr_eq(owner, &gone)) {
+                self.by_ip.remove(&ip);
+            }
         }
     }
 }
@@ -143,6 +146,7 @@ mod tests {
             pod_uid: PodUid::new(pod).expect("valid"),
             generation: 1,
             ip: ip.parse().expect("valid"),
+            other_ip: None,
             backend: Backend::Vsock { cid },
             ports: Vec::new(),
             dependencies: Vec::new(),
@@ -162,6 +166,18 @@ mod tests {
         let now = table.load();
         assert!(now.by_ip("10.0.0.1".parse().expect("valid")).is_none());
         assert!(now.by_cid(3).is_none() && now.is_empty());
+    }
+
+    #[test]
+    fn an_endpoint_is_found_by_either_of_its_addresses_and_by_none_when_it_is_gone() {
+        let table = EndpointTable::default();
+        let spec = endpoint("a", "10.0.0.1", 3).spec();
+        let other = "fd00::1".parse().expect("valid");
+        let both = Endpoint::new(EndpointSpec { other_ip: Some(other), ..EndpointSpec::clone(&spec) });
+        table.insert(&both);
+        assert!(table.load().by_ip(spec.ip).is_some() && table.load().by_ip(other).is_some());
+        table.remove(&spec.pod_uid);
+        assert!(table.load().by_ip(spec.ip).is_none() && table.load().by_ip(other).is_none());
     }
 
     #[test]

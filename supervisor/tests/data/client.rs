@@ -103,7 +103,7 @@ impl Write for Tls {
 pub fn dial(from: &str, to: &str) -> io::Result<TcpStream> {
     let from: IpAddr = from.parse().expect("an address");
     let to: SocketAddr = to.parse().expect("an address");
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     socket.bind(&SocketAddr::new(from, 0).into())?;
     socket.connect_timeout(&to.into(), Duration::from_secs(5))?;
     let stream = TcpStream::from(socket);

@@ -6,7 +6,7 @@ use hickory_resolver::proto::rr::RecordType;
 
 use crate::data::{B, Node, Plan, RULES, Upstream, X, is, issue, server_config};
 use crate::dns::{alias, packet, record};
-use crate::support::{WILDCARD, connect, connect_as, dns_of, echo, ended, get, plan, socks, socks_with};
+use crate::support::{WILDCARD, came, connect, connect_as, dns_of, echo, ended, get, plan, socks, socks_with};
 
 // covers: D7a
 // covers: D7.18
@@ -29,7 +29,7 @@ fn no_server_is_asked_about_a_name_before_a_rule_allows_it() {
     let asked = dns.asked();
     assert_eq!(dns.names(), ["a.dns.test."]);
     assert_eq!(asked[0].kind, RecordType::A);
-    assert_eq!(upstream.accepted(), 1);
+    came(&upstream, 1);
 }
 
 // covers: D7b
@@ -55,7 +55,7 @@ fn a_name_that_moves_to_a_forbidden_address_is_dialled_only_where_it_was_checked
     let line = node.audited_once(ended);
     assert!(is(&line, &[("reason", "address_forbidden"), ("detail", "link_local")]), "{line}");
     assert_eq!(line["dest_addr"], "169.254.169.254:8080");
-    assert_eq!(upstream.accepted(), 1);
+    came(&upstream, 1);
 }
 
 // covers: D7.14
@@ -98,7 +98,7 @@ fn an_alias_is_judged_by_the_address_at_its_end() {
         node.audited_once(|line| is(line, &[("dest_host", &format!("{name}.dns.test")), ("detail", why)]));
     }
     assert_eq!(connect(&node, "good.dns.test:8080"), 200);
-    assert_eq!(upstream.accepted(), 1);
+    came(&upstream, 1);
 }
 
 // covers: D7.17
@@ -118,7 +118,7 @@ fn each_dial_asks_about_a_name_without_a_ttl_once_and_about_others_only_when_it_
     // What one endpoint knows is its own.
     assert_eq!(connect_as(&node, B, "long.dns.test:8080").0, 200);
     assert_eq!(count("long"), 2);
-    assert_eq!(upstream.accepted(), 11);
+    came(&upstream, 11);
 }
 
 // covers: D7d
@@ -162,7 +162,7 @@ fn replicas_that_refuse_are_passed_over_before_the_first_byte() {
     link.read_exact(&mut [0; 4]).expect("an echo");
     let line = node.audited_once(|line| is(line, &[("kind", "open"), ("direction", "egress")]));
     assert_eq!(line["dest_addr"], format!("{}:8080", node.ip(80)));
-    assert_eq!(upstream.accepted(), 1);
+    came(&upstream, 1);
 }
 
 // covers: D7g
@@ -182,10 +182,12 @@ fn a_replica_that_breaks_off_before_tls_stands_is_passed_over_and_one_with_a_wro
         let _ = tls.write_all(b"x").and_then(|()| tls.flush());
     });
     assert_eq!(get(&node, "http://api.test:9443/v1/a").status, 200);
-    assert_eq!((broken.accepted(), good.accepted()), (1, 1));
+    came(&broken, 1);
+    came(&good, 1);
     assert_eq!(get(&node, "http://up.test:9443/a").status, 502);
     node.audited_once(|line| is(line, &[("reason", "upstream_identity"), ("dest_host", "up.test")]));
-    assert_eq!((impostor.accepted(), good.accepted()), (1, 1));
+    came(&impostor, 1);
+    came(&good, 1);
 }
 
 // covers: D7h

@@ -6,7 +6,7 @@ use hickory_resolver::proto::op::ResponseCode;
 
 use crate::data::{Node, X, is};
 use crate::dns::{Asked, Dns, alias, late, packet, record};
-use crate::support::{connect, connect_as, dns_of, echo, ended, plan};
+use crate::support::{came, connect, connect_as, dns_of, echo, ended, plan};
 
 /// What came of one dial, and how long it took. Lookups have 2 s here.
 struct Outcome {
@@ -31,6 +31,9 @@ fn dial(answer: impl Fn(&Asked, &str) -> Vec<Vec<u8>> + Send + Sync + 'static) -
         let line = node.audited_once(ended);
         assert!(is(&line, &[("verdict", "error"), ("reason", "resolve_failed")]), "{line}");
         detail = line["detail"].as_str().unwrap_or_default().to_owned();
+    }
+    if status == 200 {
+        came(&upstream, 1);
     }
     Outcome { status, detail, took, dns, dialled: upstream.accepted() }
 }

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use crate::data::{Node, Upstream, X, is, read_answer};
-use crate::support::{connect, ended, plan, socks_with, status};
+use crate::support::{came, connect, ended, plan, socks_with, status};
 
 fn plain(node: &Node) -> Upstream {
     Upstream::http(&format!("{}:8080", node.ip(80)))
@@ -103,7 +103,7 @@ fn socks_is_version_5_connect_without_a_method_and_nothing_else() {
     let mut all = [0; 2 + 10 + 8];
     link.read_exact(&mut all).expect("an echo");
     assert_eq!(&all[12..], b"trailing");
-    assert_eq!(upstream.accepted(), 1);
+    came(&upstream, 1);
 }
 
 // covers: D7.34

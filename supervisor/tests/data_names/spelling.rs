@@ -1,7 +1,7 @@
 //! How a destination may be written: one spelling for policy, log, question and dial, and 400 for what has two readings.
 
 use crate::data::{Node, X, is};
-use crate::support::{connect, connect_as, dns_of, echo, get, plan, socks, status};
+use crate::support::{came, connect, connect_as, dns_of, echo, get, plan, socks, status};
 
 /// Refused as malformed by every way out, and no server is asked.
 fn malformed(names: &[&str]) {
@@ -39,7 +39,7 @@ fn the_same(want: &str, names: &[&str]) {
     }
     assert_eq!(dns.names(), [format!("{want}.")]);
     node.audited(2 * names.len(), |line| is(line, &[("kind", "open"), ("dest_host", want)]));
-    assert_eq!(upstream.accepted(), 2 * names.len());
+    came(&upstream, 2 * names.len());
 }
 
 // covers: D7.19

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 
 use serde_json::Value;
 
-use crate::data::{Answer, Link, Node, Plan, RULES, Upstream, X, is, read_answer};
+use crate::data::{Answer, Link, Node, Plan, RULES, Upstream, X, is, read_answer, until};
 use crate::dns::{Asked, Dns};
 
 /// Opaque tunnels to everything below `dns.test`, wherever on this machine it is.
@@ -44,6 +44,12 @@ pub(crate) fn echo(address: &str) -> Upstream {
         }
         let _ = stream.shutdown(Shutdown::Write);
     })
+}
+
+/// Waits until `count` connections have come; more fail the test.
+pub(crate) fn came(upstream: &Upstream, count: usize) {
+    until(&format!("{count} connections have come"), || upstream.accepted() >= count);
+    assert_eq!(upstream.accepted(), count);
 }
 
 /// The answer to a CONNECT by `pod`; 200 stands for a tunnel.

@@ -65,6 +65,10 @@ pub fn parse(file: &str, text: &str, node: Option<&str>) -> Result<Vec<Placement
 }
 
 fn placement(file: &str, endpoint: &Endpoint) -> Result<Placement, String> {
+    if endpoint.other_ip.is_some() {
+        let message = "novalet-ref gives its guests one address each";
+        return Err(cannot(file, endpoint, message, "remove additional_ips"));
+    }
     let (socket_file, half_close) = match &endpoint.backend {
         None => (SOCKET_FILE.to_owned(), false),
         Some(Backend::Hybrid { file, half_close, .. }) => (file.clone(), *half_close),
@@ -106,13 +110,18 @@ fn placement(file: &str, endpoint: &Endpoint) -> Result<Placement, String> {
 }
 
 fn wrong_backend(file: &str, endpoint: &Endpoint) -> String {
+    let message = "novalet-ref starts its guests behind a hybrid socket and cannot serve another backend";
+    cannot(file, endpoint, message, "remove backend, or write hybrid: {file: v.sock}")
+}
+
+fn cannot(file: &str, endpoint: &Endpoint, message: &str, remedy: &str) -> String {
     Problem {
         file: file.to_owned(),
         line: endpoint.at.line,
         column: endpoint.at.column,
         subject: format!("endpoint {}", endpoint.workload),
-        message: "novalet-ref starts its guests behind a hybrid socket and cannot serve another backend".to_owned(),
-        remedy: "remove backend, or write hybrid: {file: v.sock}".to_owned(),
+        message: message.to_owned(),
+        remedy: remedy.to_owned(),
     }
     .to_string()
 }

@@ -71,6 +71,7 @@ fn spec(name: &str, cid: u32, ip: &str, boot_token: BootToken) -> anyhow::Result
         pod_uid: PodUid::new(format!("pod-{name}"))?,
         generation: 1,
         ip: ip.parse()?,
+        other_ip: None,
         backend: Backend::Vsock { cid },
         ports: Vec::new(),
         dependencies: Vec::new(),

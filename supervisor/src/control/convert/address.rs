@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::state::endpoint::DependencySpec;
 
 /// An address that can be one workload's and nobody else's.
-pub(super) fn check_ip(text: &str) -> Result<IpAddr, String> {
-    let ip: IpAddr = text.parse().map_err(|_| format!("workload_ip {text:?} is not an IP address"))?;
+pub(super) fn check_ip(what: &str, text: &str) -> Result<IpAddr, String> {
+    let ip: IpAddr = text.parse().map_err(|_| format!("{what} {text:?} is not an IP address"))?;
     let is_usable = match ip {
         IpAddr::V4(ip) => is_usable_v4(ip),
         IpAddr::V6(ip) => is_usable_v6(ip),
@@ -14,7 +14,22 @@ pub(super) fn check_ip(text: &str) -> Result<IpAddr, String> {
     if is_usable {
         return Ok(ip);
     }
-    Err(format!("workload_ip {ip} is not an address that one workload can own; use one of the delegated subnet"))
+    Err(format!("{what} {ip} is not an address that one workload can own; use one of the delegated subnet"))
+}
+
+/// At most one more, of the other family.
+pub(super) fn check_other_ip(first: Option<IpAddr>, texts: &[String]) -> Result<Option<IpAddr>, String> {
+    match texts {
+        [] => Ok(None),
+        [text] => {
+            let ip = check_ip("additional_ips", text)?;
+            if first.is_some_and(|first| first.is_ipv4() == ip.is_ipv4()) {
+                return Err(format!("additional_ips {ip} is of the same family as workload_ip"));
+            }
+            Ok(Some(ip))
+        }
+        _ => Err(String::from("additional_ips has more than one address; one of the other family is all there can be")),
+    }
 }
 
 fn is_usable_v4(ip: Ipv4Addr) -> bool {

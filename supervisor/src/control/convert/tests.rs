@@ -79,6 +79,18 @@ fn an_identity_of_another_workload_is_refused() {
 }
 
 #[test]
+fn a_second_address_is_one_and_of_the_other_family() {
+    for bad in [&["10.64.3.22"][..], &["fe80::1"], &["nowhere"], &["fd00::1", "fd00::2"], &["::ffff:10.64.3.22"]] {
+        let bad: Vec<String> = bad.iter().map(ToString::to_string).collect();
+        assert_eq!(refused(|m| m.additional_ips = bad.clone()), Why::BadIp, "{bad:?}");
+    }
+    let mut both = message();
+    both.additional_ips = vec!["fd00::1".into()];
+    let spec = endpoint(both).expect("valid").spec;
+    assert_eq!(spec.ips().map(|ip| ip.to_string()).collect::<Vec<_>>(), ["10.64.3.21", "fd00::1"]);
+}
+
+#[test]
 fn what_this_version_does_not_serve_is_refused_instead_of_served_otherwise() {
     // covers: A2 (K30)
     use proto::port::Proto;
@@ -94,7 +106,6 @@ fn what_this_version_does_not_serve_is_refused_instead_of_served_otherwise() {
     assert_eq!(refused(|m| m.isolation = "dedicated".into()), Why::DedicatedNotHere);
     assert_eq!(refused(|m| m.state = 0), Why::BadState);
     assert_eq!(refused(|m| m.state = 77), Why::BadState);
-    assert_eq!(refused(|m| m.additional_ips = vec!["fd00::1".into()]), Why::UnsupportedFeature);
     let uds = ProtoBackend::Uds(proto::UdsCarrier { file: "a.sock".into() });
     assert_eq!(refused(|m| m.backend = Some(uds)), Why::UnsupportedBackend);
 }

@@ -7,8 +7,9 @@ use crate::state::endpoint::Backend;
 /// What of `order` belongs to another pod's `owner` already. Hybrid sockets need no look: their path holds the pod uid.
 pub(super) fn conflict(order: &Order, owner: &Order) -> Option<(Why, String)> {
     let held_by = format!("by {} until that is drained and removed", owner.key());
-    if order.spec.ip == owner.spec.ip {
-        return Some((Why::IpInUse, format!("{} is held {held_by}", order.spec.ip)));
+    let taken = order.spec.ips().find(|ip| owner.spec.ips().any(|other| other == *ip));
+    if let Some(ip) = taken {
+        return Some((Why::IpInUse, format!("{ip} is held {held_by}")));
     }
     match (&order.spec.backend, &owner.spec.backend) {
         (Backend::Vsock { cid }, Backend::Vsock { cid: other }) if cid == other => {

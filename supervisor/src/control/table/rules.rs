@@ -11,6 +11,7 @@ pub(super) fn check_in_place(entry: &Entry, order: &Order) -> Result<(), Rejecti
         ("workload_id", now.workload != new.workload),
         ("spiffe_id", now.spiffe_id != new.spiffe_id),
         ("workload_ip", now.ip != new.ip),
+        ("additional_ips", now.other_ip != new.other_ip),
         ("backend", now.backend != new.backend && entry.order.wanted != Wanted::Pending),
         ("boot_token", now.boot_token != new.boot_token && entry.order.wanted != Wanted::Pending),
     ];
