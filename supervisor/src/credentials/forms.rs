@@ -4,6 +4,8 @@
 //! The order matters: what the app wrote in the credential's place goes first, then the rest is searched for placeholders,
 //! then the value is put in. So no value is ever taken for a placeholder, and none is sent beside a placeholder.
 
+mod places;
+
 use std::time::SystemTime;
 
 use base64::Engine as _;
@@ -11,8 +13,8 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
-use nova_policy::data::{BodyKind, CredentialForm, Places};
+use http::{HeaderName, HeaderValue, Uri, header};
+use nova_policy::data::{BodyKind, CredentialForm};
 use zeroize::Zeroizing;
 
 use super::placeholder::{self, Foreign};
@@ -116,7 +118,7 @@ impl Injection<'_> {
                 secret_value(b"Basic ", Zeroizing::new(STANDARD.encode(text)).as_bytes())
             }),
             CredentialForm::Query { parameter } => replace_parameter(head, parameter, text),
-            CredentialForm::Placeholder(places) => self.fill_head(head, places, text),
+            CredentialForm::Placeholder(places) => places::fill(head, places, self.held.name(), text),
             CredentialForm::Sigv4 { service, .. } => self.prepare_signature(head, service),
         }
     }
@@ -129,8 +131,7 @@ impl Injection<'_> {
         let value = fill::in_body(kind, self.held.value.text().ok_or(Fault::Form)?);
         let filled = placeholder::replaced(&body, self.held.name(), &value)?;
         let filled = filled.map_or_else(|| Bytes::from(body), Bytes::from_owner);
-        head.headers.remove(header::TRAILER);
-        head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(filled.len()));
+        set_length(head, filled.len());
         Ok(filled)
     }
 
@@ -139,8 +140,7 @@ impl Injection<'_> {
     /// # Errors
     /// When there is nothing to sign with.
     pub fn sign(&self, head: &mut Parts, body: &[u8]) -> Result<(), Fault> {
-        head.headers.remove(header::TRAILER);
-        head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
+        set_length(head, body.len());
         self.signed(head, &Payload::of(body))
     }
 
@@ -161,37 +161,6 @@ impl Injection<'_> {
             None => Ok(Body::Sign),
         }
     }
-
-    fn fill_head(&self, head: &mut Parts, places: &Places, text: &[u8]) -> Result<Body, Fault> {
-        let name = self.held.name();
-        let field = places.header.as_ref().and_then(|field| HeaderName::from_bytes(field.as_bytes()).ok());
-        let fields = field.map(|field| (take_field(&mut head.headers, &field), field));
-        let target = head.uri.path_and_query().map_or("/", |target| target.as_str()).to_owned();
-        let (path, query) = target.split_once('?').map_or((&*target, None), |(path, query)| (path, Some(query)));
-        let (mut kept, mut filled) = (Vec::new(), None);
-        if let (Some(query), Some(parameter)) = (query, &places.parameter) {
-            let pieces = fill_query(query, parameter, name, text)?;
-            kept = pieces.kept;
-            filled = pieces.filled;
-        } else {
-            kept.extend(query.map(str::to_owned));
-        }
-        if placeholder::in_headers(&head.headers).is_some()
-            || [path].into_iter().chain(kept.iter().map(String::as_str)).any(holds_placeholder)
-        {
-            return Err(Fault::Placeholder);
-        }
-        if let Some(query) = filled {
-            set_target(head, &[path, "?", &query])?;
-        }
-        if let Some((values, field)) = fields {
-            for value in values {
-                let value = fill_field(&field, value, name, text)?;
-                head.headers.append(&field, value);
-            }
-        }
-        body_of(&head.headers, places)
-    }
 }
 
 /// Refuses a head with a placeholder that nothing will replace.
@@ -210,6 +179,14 @@ fn replace_field(
     Ok(Body::Pass)
 }
 
+/// A body that was read whole has a length, and no trailers. A request without one, such as a GET, needs none.
+fn set_length(head: &mut Parts, length: usize) {
+    head.headers.remove(header::TRAILER);
+    if length > 0 || head.headers.contains_key(header::CONTENT_LENGTH) {
+        head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
 /// A header value that is never indexed by HPACK, hidden from `Debug`, and wiped when the last of its copies goes.
 fn secret_value(scheme: &[u8], text: &[u8]) -> Result<HeaderValue, Fault> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(scheme.len() + text.len()));
@@ -218,57 +195,6 @@ fn secret_value(scheme: &[u8], text: &[u8]) -> Result<HeaderValue, Fault> {
     let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(bytes)).map_err(|_| Fault::Form)?;
     value.set_sensitive(true);
     Ok(value)
-}
-
-fn take_field(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
-    let values = headers.get_all(name).iter().cloned().collect();
-    headers.remove(name);
-    values
-}
-
-fn fill_field(field: &HeaderName, value: HeaderValue, name: &str, text: &[u8]) -> Result<HeaderValue, Fault> {
-    if let Some(decoded) = placeholder::basic(field, &value)
-        && let Some(filled) = placeholder::replaced(&decoded, name, text)?
-    {
-        return secret_value(b"Basic ", Zeroizing::new(STANDARD.encode(&*filled)).as_bytes());
-    }
-    let filled = placeholder::replaced(value.as_bytes(), name, text)?;
-    filled.map_or(Ok(value), |filled| secret_value(b"", &filled))
-}
-
-/// What of a query keeps its text, and the whole with the value in it, if it has a place there.
-struct Query {
-    kept: Vec<String>,
-    filled: Option<Zeroizing<String>>,
-}
-
-fn fill_query(query: &str, parameter: &str, name: &str, text: &[u8]) -> Result<Query, Fault> {
-    let escaped = fill::in_query(text);
-    let (mut kept, mut has_any) = (Vec::new(), false);
-    // Room for all that it can become, so that it never grows.
-    let most = query.len() + query.matches(placeholder::PREFIX).count() * escaped.len();
-    let mut whole = Zeroizing::new(String::with_capacity(most));
-    for (at, piece) in query.split('&').enumerate() {
-        if at > 0 {
-            whole.push('&');
-        }
-        let filled = match is_parameter(piece, parameter) {
-            true => placeholder::replaced(piece.as_bytes(), name, &escaped)?,
-            false => None,
-        };
-        match filled.as_deref().map(|filled| std::str::from_utf8(filled)) {
-            Some(Ok(filled)) => {
-                has_any = true;
-                whole.push_str(filled);
-            }
-            Some(Err(_)) => return Err(Fault::Form),
-            None => {
-                kept.push(piece.to_owned());
-                whole.push_str(piece);
-            }
-        }
-    }
-    Ok(Query { kept, filled: has_any.then_some(whole) })
 }
 
 fn replace_parameter(head: &mut Parts, parameter: &str, text: &[u8]) -> Result<Body, Fault> {
@@ -307,27 +233,6 @@ fn set_target(head: &mut Parts, parts: &[&str]) -> Result<(), Fault> {
     uri.path_and_query = Some(PathAndQuery::from_maybe_shared(Bytes::from_owner(target)).map_err(|_| Fault::Form)?);
     head.uri = Uri::from_parts(uri).map_err(|_| Fault::Form)?;
     Ok(())
-}
-
-/// What happens to the body: filled where the credential says so; elsewhere a placeholder in it is one too many.
-fn body_of(headers: &HeaderMap, places: &Places) -> Result<Body, Fault> {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|value| kind_of(value.to_str().ok()?));
-    match kind.filter(|kind| places.body.contains(kind)) {
-        None => Ok(Body::Watch),
-        Some(_) if headers.contains_key(header::CONTENT_ENCODING) => Err(Fault::BodyEncoding),
-        Some(kind) => Ok(Body::Fill(kind)),
-    }
-}
-
-fn kind_of(content_type: &str) -> Option<BodyKind> {
-    let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    match essence.as_str() {
-        "application/json" => Some(BodyKind::Json),
-        "application/x-www-form-urlencoded" => Some(BodyKind::Form),
-        "text/plain" => Some(BodyKind::Text),
-        other if other.starts_with("application/") && other.ends_with("+json") => Some(BodyKind::Json),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

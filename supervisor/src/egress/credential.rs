@@ -57,6 +57,8 @@ pub(super) async fn complete(
     if !guest.egress.decider.still_allows(permit) {
         return Err(Reason::PolicyRevoked);
     }
+    // A signature is of the moment in which it is sent.
+    let injection = Injection { now: SystemTime::now(), ..injection };
     let whole = match todo {
         Body::Fill(kind) => injection.fill(&mut head, kind, whole),
         _ => injection.sign(&mut head, &whole).map(|()| whole.into()),

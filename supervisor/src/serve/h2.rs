@@ -4,7 +4,7 @@
 //! stream alone; one that no longer allows the pair, or the end of a drain, closes the connection.
 
 use std::collections::HashMap;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -155,10 +155,11 @@ impl<'a, S: Side> Streams<'a, S> {
         let request = Request::from_parts(head, body);
         let side = self.side;
         self.open.push(Box::pin(async move {
-            let answering = async {
+            // Pinned where it is made: it is large, and handing it on would copy it.
+            let answering = pin!(async {
                 stream::serve(side, request, respond, &call).await;
                 !call.in_flight.is_cut()
-            };
+            });
             rest.beside(answering).await;
             id
         }));

@@ -1,7 +1,7 @@
 //! Every form, and every place where an app may have written something else.
 
 use http::{Method, Request};
-use nova_policy::data::BodyKind;
+use nova_policy::data::{BodyKind, Places};
 
 use super::*;
 
