@@ -6,7 +6,7 @@ mod data;
 use std::fs;
 
 use credentials_support::{
-    ALL, AWS, BASIC, BEARER, FILLED, HEADER, QUERY, ask, get, plan, post, put, requests, upstream,
+    ALL, AWS, BASIC, BEARER, FILLED, HEADER, QUERY, SESSION, ask, get, plan, post, put, requests, upstream,
 };
 use data::{Node, Plan, is, until};
 use serde_json::json;
@@ -14,7 +14,7 @@ use serde_json::json;
 /// Values in every spelling in which they leave: as they are, escaped, in base64.
 fn secrets() -> Vec<String> {
     let mut all =
-        [BEARER, HEADER, BASIC, QUERY, AWS, FILLED, "query-value-c0ffee%26%3D", "filled-\\\"value\\\"-2b6d90"]
+        [BEARER, HEADER, BASIC, QUERY, AWS, SESSION, FILLED, "query-value-c0ffee%26%3D", "filled-\\\"value\\\"-2b6d90"]
             .map(str::to_owned)
             .to_vec();
     all.extend(

@@ -14,15 +14,17 @@ pub const HEADER: &str = "header-value-51bd02";
 pub const BASIC: &str = "robot:basic-value-88e1aa";
 pub const QUERY: &str = "query-value-c0ffee&=";
 pub const AWS: &str = "aws-value-wJalrXUtnFEMI-41";
+pub const SESSION: &str = "session-value-99ab17";
 pub const FILLED: &str = "filled-\"value\"-2b6d90";
 
 /// Name of a credential, what its file holds, and its form in the rules.
-pub const ALL: [(&str, &str, &str); 6] = [
+pub const ALL: [(&str, &str, &str); 7] = [
     ("bearer", BEARER, "form: bearer"),
     ("header", HEADER, "form: header, header: x-api-key"),
     ("basic", BASIC, "form: basic"),
     ("query", QUERY, "form: query, parameter: key"),
     ("aws", "", "form: sigv4, region: eu-west-1, service: s3"),
+    ("db", "", "form: sigv4, region: eu-west-1, service: dynamodb"),
     ("filled", FILLED, "form: placeholder, header: authorization, parameter: key, body: [json]"),
 ];
 
@@ -74,10 +76,13 @@ pub fn plan() -> Plan {
         prepare: |dir, _| {
             fs::create_dir(dir.join("secrets")).expect("made");
             for (name, value, _) in ALL {
-                put(dir, name, value);
+                if !value.is_empty() {
+                    put(dir, name, value);
+                }
             }
             let keys = format!("{{\"access_key_id\": \"AKIDEXAMPLE\", \"secret_access_key\": \"{AWS}\"}}");
             put(dir, "aws", &keys);
+            put(dir, "db", &keys.replace('}', &format!(", \"session_token\": \"{SESSION}\"}}")));
         },
         ..Plan::default()
     }

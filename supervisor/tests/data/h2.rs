@@ -75,7 +75,8 @@ pub fn find<'a>(fields: &'a [Field], name: &str) -> Option<&'a str> {
 /// One end of a connection.
 pub struct H2<S> {
     pub io: S,
-    decoder: Decoder,
+    /// Of the peer's fields.
+    pub decoder: Decoder,
     block: Vec<u8>,
     /// Whether the windows of the peer are opened again for what was read.
     pub credits: bool,

@@ -35,6 +35,8 @@ fn integer(block: &mut Vec<u8>, bits: u32, mut value: usize) {
 #[derive(Default)]
 pub struct Decoder {
     dynamic: VecDeque<Field>,
+    /// Names of fields that nobody on the way may ever remember.
+    pub never: Vec<String>,
 }
 
 impl Decoder {
@@ -57,10 +59,21 @@ impl Decoder {
                     let size = read_integer(&mut rest, 5);
                     self.shrink(size);
                 }
-                _ => fields.push(self.literal(&mut rest, 4)),
+                _ => {
+                    let field = self.literal(&mut rest, 4);
+                    if first >= 0x10 {
+                        self.never.push(field.0.clone());
+                    }
+                    fields.push(field);
+                }
             }
         }
         fields
+    }
+
+    /// Whether a text is in what is remembered.
+    pub fn remembers(&self, text: &str) -> bool {
+        self.dynamic.iter().any(|(_, value)| value.contains(text))
     }
 
     fn literal(&self, rest: &mut &[u8], bits: u32) -> Field {
