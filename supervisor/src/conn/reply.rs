@@ -67,7 +67,23 @@ pub fn refusal(record: &mut Record, reason: Reason, call: Option<&str>, form: Fo
     response
 }
 
-fn problem(record: &mut Record, public: Public, call: Option<&str>) -> Response<ReplyBody> {
+/// The same as the bytes of a whole answer that ends its connection: for whoever spoke anything but HTTP, and whose log may
+/// show what came back.
+pub fn refusal_bytes(record: &mut Record, reason: Reason, call: &str) -> Vec<u8> {
+    let public = reason.public();
+    let body = problem_body(record, public, Some(call));
+    let title = StatusCode::from_u16(public.status()).ok().and_then(|status| status.canonical_reason());
+    let head = format!(
+        "HTTP/1.1 {} {}\r\ncontent-type: application/problem+json\r\n{DECISION_ID}: {}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+        public.status(),
+        title.unwrap_or_default(),
+        record.decision_id(),
+        body.len(),
+    );
+    [head.as_bytes(), &body].concat()
+}
+
+fn problem_body(record: &mut Record, public: Public, call: Option<&str>) -> Vec<u8> {
     record.status(public.status());
     let id = record.decision_id();
     let problem = Problem {
@@ -80,7 +96,11 @@ fn problem(record: &mut Record, public: Public, call: Option<&str>) -> Response<
         explain: call.map(|_| format!("nova-supervisor replay {id}")),
     };
     // Serialising strings and numbers cannot fail; an empty body would still carry the id in its header.
-    let body = serde_json::to_vec(&problem).unwrap_or_default();
+    serde_json::to_vec(&problem).unwrap_or_default()
+}
+
+fn problem(record: &mut Record, public: Public, call: Option<&str>) -> Response<ReplyBody> {
+    let body = problem_body(record, public, call);
     let mut response = Response::new(ReplyBody::Text(Full::new(Bytes::from(body))));
     *response.status_mut() = StatusCode::from_u16(public.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

@@ -131,6 +131,7 @@ async fn exchange(
     };
     let checked =
         answered.and_then(|(response, upstream)| Ok((checked(response, wants, pool.limits(), &mut record)?, upstream)));
+    meter.answered();
     match checked {
         Ok((response, upstream)) => Ok((response, Exchanged { upstream, meter, record, pool, in_flight })),
         Err(reason) => {

@@ -9,6 +9,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use nova_policy::host::Authority;
 
+use super::http::note_host;
 use super::{Guest, tunnel};
 use crate::conn::body::ReplyBody;
 use crate::conn::reply::{Form, end_gently, refusal};
@@ -22,7 +23,10 @@ pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>) -> Res
     record.request("CONNECT", "");
     let target = request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
     let opened = match parse(&target) {
-        Some((authority, port)) => tunnel::open(guest, authority.host(), port, &mut record).await,
+        Some((authority, port)) => {
+            let opened = tunnel::open(guest, authority.host(), port, &mut record).await;
+            opened.inspect(|_| note_host(request.headers(), &authority, port, &mut record))
+        }
         None => {
             record.deny(Reason::BadDestination);
             Err(Reason::BadDestination)

@@ -40,6 +40,7 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
         Err(code) => {
             let unsupported = code == Some(COMMAND_NOT_SUPPORTED);
             let reason = if unsupported { Reason::Unsupported } else { Reason::Malformed };
+            record.request("SOCKS5", "");
             record.deny(reason);
             guest.ended(reason);
             if let Some(code) = code {

@@ -6,21 +6,25 @@ use std::time::Duration;
 use nova_policy::data::EgressTarget;
 use nova_policy::host::Host;
 use nova_policy::input::Input;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::first::{self, Verdict};
 use super::{Guest, http, intercept};
 use crate::audit::Record;
 use crate::conn::Cut;
+use crate::conn::reply::refusal_bytes;
 use crate::copy::{self, Bounds};
 use crate::decide::{Permit, until_revoked};
 use crate::dial::Upstream;
-use crate::net::stream::Prefixed;
+use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 use crate::state::pace::{Pace, Way};
 
 /// How long an app may take to say the first word to a destination whose rules look at requests.
 const FIRST_WORD: Duration = Duration::from_secs(10);
+
+/// How long an app may take to read why its tunnel ends.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// What a tunnel turned out to be.
 pub(super) enum Opened {
@@ -114,9 +118,9 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
     record.bytes(0, opening.to_caller);
     if let Some(reason) = opening.refused {
         record.deny(reason);
-        record.close(reason);
         guest.ended(reason);
-        tokio::join!(opening.caller.abort(), opening.callee.abort());
+        record.close(reason);
+        tokio::join!(farewell(opening.caller, reason, &mut record), opening.callee.abort());
         return;
     }
     if let Some(reason) = opening.ended {
@@ -139,6 +143,25 @@ fn intercepts(target: &EgressTarget) -> bool {
         EgressTarget::Workload { intercept, .. } | EgressTarget::External { intercept, .. } => *intercept,
         EgressTarget::Cidr { .. } => false,
     }
+}
+
+/// Ends a tunnel in which an app said what may not pass. TLS to a workload is a mistake that its author can mend, so the app is
+/// told: its TLS library fails on bytes that are no TLS, and logs, traces and some libraries show what they are.
+async fn farewell(mut caller: Stream, reason: Reason, record: &mut Record) {
+    if reason != Reason::AppTlsToWorkload {
+        return caller.abort().await;
+    }
+    let text = refusal_bytes(record, reason, "TLS");
+    let telling = async {
+        caller.write_all(&text).await?;
+        caller.shutdown().await?;
+        // What the app still sends would turn the end into a reset, which overtakes the text.
+        let mut unread = [0; 4096];
+        while caller.read(&mut unread).await? > 0 {}
+        Ok::<_, std::io::Error>(())
+    };
+    // Whether the app reads it is its own affair.
+    let _ = tokio::time::timeout(FAREWELL, telling).await;
 }
 
 /// Waits for the app's first word.
@@ -173,7 +196,7 @@ async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> 
     };
     if let Some(reason) = refused {
         record.deny(reason);
-        caller.abort().await;
+        farewell(caller.into_parts().1, reason, record).await;
         return None;
     }
     Some(caller)

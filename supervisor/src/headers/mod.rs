@@ -18,6 +18,9 @@ pub const XFF: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// What rules and `Upgrade` call the protocol.
 pub const WEBSOCKET: &str = "websocket";
 
+/// The one expectation there is.
+pub const CONTINUE: &str = "100-continue";
+
 /// A header that makes an app act on another method than the one that was decided.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("header {0} asks for another method than the request line; remove it and send that method itself")]
@@ -34,7 +37,8 @@ pub fn strip_request_headers(headers: &mut HeaderMap) -> Result<(), OverrideRefu
     let wants_trailers = wants_trailers(headers);
     strip_connection(headers);
     strip_matching(headers, |name| is_identity(name) || is_for_proxies(name));
-    // Answered here. An app that refuses the body unread and goes on could take it for its next request.
+    // Between us and each side: an app that refuses the body unread and goes on could take it for its next request. Egress asks
+    // anew, and sends nothing behind an answer.
     headers.remove(header::EXPECT);
     if wants_trailers {
         headers.insert(header::TE, HeaderValue::from_static("trailers"));
@@ -110,6 +114,12 @@ pub fn asks_for_datagrams(headers: &HeaderMap) -> bool {
 pub fn set_websocket(headers: &mut HeaderMap) {
     headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(header::UPGRADE, HeaderValue::from_static(WEBSOCKET));
+}
+
+/// Whether the sender waits for 100 before it sends its body. The gate lets nothing else be expected.
+#[must_use]
+pub fn expects(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::EXPECT)
 }
 
 fn wants_trailers(headers: &HeaderMap) -> bool {

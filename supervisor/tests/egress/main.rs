@@ -7,6 +7,12 @@
 mod data;
 
 mod cases;
+mod expect;
+mod http2;
 mod matrix;
+mod refusals;
+mod socks;
+mod tunnels;
+mod upgrades;
 mod ways;
 mod world;

@@ -68,11 +68,11 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn start() -> Self {
-        Self::with("")
+        Self::with("", &[])
     }
 
-    /// The same with more rules.
-    pub(crate) fn with(more: &str) -> Self {
+    /// The same with more rules, and more names.
+    pub(crate) fn with(more: &str, hosts: &[(&str, &str)]) -> Self {
         let plan = Plan::default();
         let dependencies = Target::all().map(|target| {
             format!("{{host: {}, port: {}, guest_ip: 127.0.1.{}}}", target.host(), target.port(), 10 + target as u8)
@@ -81,7 +81,8 @@ impl World {
         let end = own + plan.endpoints[own..].find(']').expect("its end");
         let list = dependencies.collect::<Vec<_>>().join(", ");
         let endpoints = format!("{}dependencies: [{list}{}", &plan.endpoints[..own], &plan.endpoints[end..]);
-        let node = Node::with(Plan { rules: format!("{}{more}", rules()), endpoints, ..plan });
+        let hosts = hosts.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned())).collect();
+        let node = Node::with(Plan { rules: format!("{}{more}", rules()), endpoints, hosts, ..plan });
         let seen: Shared<Vec<String>> = Arc::default();
         let upstreams = [plain(&node, &seen), originate(&node, &seen)];
         let note = Arc::clone(&seen);

@@ -139,6 +139,7 @@ impl Forwarded {
     fn finish(&mut self, close: Reason) {
         let Some(mut record) = self.record.take() else { return };
         self.in_flight.active.set(false);
+        self.request.give_up();
         record.bytes(self.request.bytes(), self.bytes);
         record.close(close);
         // An answer that overtook its request leaves bytes of the request behind: never reused.

@@ -1,6 +1,6 @@
 //! Request bodies on their way to upstreams.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -11,6 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::expect::{GoAhead, Held};
 use super::{BodyError, Rest};
 use crate::conn::flow::{BodyRules, Flow};
 use crate::credentials::Watch;
@@ -26,9 +27,24 @@ pub struct Meter {
     late: Cell<bool>,
     placeholder: Cell<bool>,
     refusal: Cell<Option<Refusal>>,
+    ahead: OnceCell<GoAhead>,
 }
 
 impl Meter {
+    /// The head of the final answer is there.
+    pub fn answered(&self) {
+        if let Some(ahead) = self.ahead.get() {
+            ahead.answered();
+        }
+    }
+
+    /// The answer is over.
+    pub(super) fn give_up(&self) {
+        if let Some(ahead) = self.ahead.get() {
+            ahead.give_up();
+        }
+    }
+
     /// Whether the whole body has passed.
     #[must_use]
     pub fn is_done(&self) -> bool {
@@ -178,6 +194,7 @@ pub struct RequestBody {
     meter: Rc<Meter>,
     flow: Flow,
     watch: Option<Watch>,
+    held: Option<Held>,
 }
 
 impl RequestBody {
@@ -187,7 +204,7 @@ impl RequestBody {
         let inner = inner.into();
         let meter = Rc::new(Meter::default());
         meter.done.set(inner.is_end_stream());
-        (Self { inner, meter: Rc::clone(&meter), flow: Flow::default(), watch: None }, meter)
+        (Self { inner, meter: Rc::clone(&meter), flow: Flow::default(), watch: None, held: None }, meter)
     }
 
     /// The same, under rules.
@@ -224,7 +241,21 @@ impl RequestBody {
     #[must_use]
     pub fn whole(bytes: Bytes, meter: &Rc<Meter>, place: OwnedSemaphorePermit) -> Self {
         meter.done.set(bytes.is_empty());
-        Self { inner: Inbound::Whole(bytes, place), meter: Rc::clone(meter), flow: Flow::default(), watch: None }
+        Self {
+            inner: Inbound::Whole(bytes, place),
+            meter: Rc::clone(meter),
+            flow: Flow::default(),
+            watch: None,
+            held: None,
+        }
+    }
+
+    /// The same, not read before `ahead` lets it go.
+    #[must_use]
+    pub fn held_by(self, ahead: GoAhead) -> Self {
+        // A body that was just made is held by nobody yet.
+        let _ = self.meter.ahead.set(ahead.clone());
+        Self { held: Some(Held::by(ahead)), ..self }
     }
 }
 
@@ -234,6 +265,13 @@ impl Body for RequestBody {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
+        if let Some(held) = &mut this.held {
+            if let Err(error) = ready!(held.poll(cx)) {
+                this.meter.broke_off.set(true);
+                return Poll::Ready(Some(Err(error)));
+            }
+            this.held = None;
+        }
         let mut frame = ready!(this.flow.poll(cx, |cx| this.inner.poll_frame(cx), || BodyError::Late));
         match &mut frame {
             Some(Ok(frame)) => {

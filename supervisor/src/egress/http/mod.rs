@@ -13,6 +13,7 @@ use http::{Method, Request, Response};
 use hyper::body::Incoming;
 use nova_policy::host::Host;
 
+pub(super) use self::prepare::note_host;
 use super::{Guest, connect, credential};
 use crate::audit::{AuditSink, Record};
 use crate::conn::body::{Inbound, ReplyBody};

@@ -1,6 +1,6 @@
 //! One request: checked, decided, and re-made from what was decided.
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, request};
 use nova_policy::data::{EgressTarget, UpstreamTls};
 use nova_policy::host::Authority;
 use nova_policy::input::Input;
@@ -8,7 +8,7 @@ use nova_policy::path::CanonicalPath;
 
 use super::{Connection, Mode};
 use crate::audit::Record;
-use crate::conn::body::{Inbound, ReplyBody, RequestBody};
+use crate::conn::body::{GoAhead, Inbound, ReplyBody, RequestBody};
 use crate::conn::canonical_path;
 use crate::conn::reply::{Form, refusal};
 use crate::copy::Forward;
@@ -29,7 +29,7 @@ impl Connection {
         }
         let asked = format!("{} {}", request.method(), without_query(request.uri()));
         let form = Form::of(request.headers());
-        let expects = request.headers().contains_key(header::EXPECT);
+        let expects = headers::expects(request.headers());
         match self.admit(request, call, &mut record) {
             Ok((permit, forward, body)) => {
                 Ok(Ready { permit, forward, body, record, form, expects, asked: Some(asked) })
@@ -58,9 +58,11 @@ impl Connection {
             return Err(Reason::Unsupported);
         }
         let upgrades = asks_for_websocket(&head);
+        let expects = headers::expects(&head.headers);
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
         let asked = Asked { authority: &authority, method: &head.method, path: &path, upgrades };
         let permit = self.decide(&asked, record)?;
+        note_host(&head.headers, &authority, 80, record);
         call.granted(&permit);
         if upgrades {
             headers::set_websocket(&mut head.headers);
@@ -68,12 +70,16 @@ impl Connection {
         let speaks = Speaks::of(&permit, head.version);
         finish(&mut head, &authority, &path)?;
         let rules = body_rules(&self.bounds, &body, speaks);
+        let may_wait = expects && speaks != Speaks::Http2 && matches!(body, Inbound::Http1(_));
         let (body, meter) = RequestBody::new(body);
         let todo = credential::give(&permit, &mut head, record)?;
         let body = if todo == Body::Watch { body.under(rules).watched() } else { body.under(rules) };
         let pool = self.guest.egress.dialer.pool(&permit, &self.guest.endpoint, speaks, self.bounds.answer_gate);
-        let forward = Forward { request: Request::from_parts(head, body), meter, pool, in_flight: call.in_flight() };
-        Ok((permit, forward, todo))
+        let request = Request::from_parts(head, body);
+        // A body that is read here is wanted, whatever the destination says.
+        let request =
+            if may_wait && matches!(todo, Body::Pass | Body::Watch) { asking_first(request) } else { request };
+        Ok((permit, Forward { request, meter, pool, in_flight: call.in_flight() }, todo))
     }
 
     /// The destination, from the one place that may name it.
@@ -144,6 +150,16 @@ struct Asked<'a> {
     upgrades: bool,
 }
 
+/// Notes that Host names something else than the target of a request, which alone decides.
+pub(in crate::egress) fn note_host(headers: &HeaderMap, target: &Authority, default: u16, record: &mut Record) {
+    let Some(named) = headers.get(header::HOST) else { return };
+    let named = named.to_str().ok().and_then(|named| Authority::parse(named).ok());
+    let same = |named: &Authority| named.host() == target.host() && named.port_or(default) == target.port_or(default);
+    if !named.as_ref().is_some_and(same) {
+        record.detail("host_mismatch");
+    }
+}
+
 fn parse(authority: &str) -> Result<Authority, Reason> {
     Authority::parse(authority).map_err(|_| Reason::BadDestination)
 }
@@ -154,6 +170,19 @@ fn finish(head: &mut request::Parts, authority: &Authority, path: &CanonicalPath
     join_cookies(&mut head.headers);
     let authority = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
     readdress(head, authority, path)
+}
+
+/// Hands the question of an app that waits for 100 on to the destination: its body is not sent before that wants it.
+fn asking_first(request: Request<RequestBody>) -> Request<RequestBody> {
+    let ahead = GoAhead::default();
+    let mut request = request.map(|body| body.held_by(ahead.clone()));
+    request.headers_mut().insert(header::EXPECT, HeaderValue::from_static(headers::CONTINUE));
+    hyper::ext::on_informational(&mut request, move |interim| {
+        if interim.status() == StatusCode::CONTINUE {
+            ahead.go();
+        }
+    });
+    request
 }
 
 /// What the caller asked for, as far as it may be written down.
