@@ -49,6 +49,7 @@ impl Stand {
             pod_uid: PodUid::new("pod-a").expect("an id"),
             generation: 1,
             ip: [127, 0, 0, 1].into(),
+            other_ip: None,
             backend: Backend::Hybrid { file: "v.sock".to_owned(), vmm_uid: 0, half_close },
             ports: vec![port],
             dependencies: Vec::new(),
