@@ -302,6 +302,9 @@ fn lists_of_tables_are_read_entry_by_entry_with_their_own_mistakes() {
             "[[certificates]]\nname = \"a\"\nchian = \"a.crt\"\nchain = \"a.crt\"\nkey = \"a.key\"\n",
             "did you mean chain?",
         ),
+        ("[interception]\nchain = \"a.pem\"\n", "stands alone"),
+        ("[interception]\nkey = \"a.key\"\n", "stands alone"),
+        ("[interception]\nlifetime = \"5m\"\n", "shorter than an hour"),
     ] {
         let got = mistakes(&with("", bad));
         assert!(got.len() == 1 && got[0].contains(wanted), "{bad}: {got:?}");

@@ -398,3 +398,69 @@ fn the_ca_goes_with_the_endpoint_and_the_framed_link_carries_it_whole() {
     let next = trust(&node, X).expect("an answer");
     assert!(!next.is_empty() && next != pem, "a restarted pod gets a CA of its own");
 }
+
+/// A root that is nowhere on the node, and the files of an intermediate below it.
+fn two_tiers(dir: &std::path::Path, _: &DevCa) {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+    let params = |name: &str| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params
+    };
+    let (root_key, key) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
+    let root = params("offline root").self_signed(&root_key).expect("signed");
+    let issuer = Issuer::new(params("offline root"), root_key);
+    let intermediate = params("intermediate of node-1").signed_by(&key, &issuer).expect("signed");
+    std::fs::write(dir.join("above.pem"), format!("{}{}", intermediate.pem(), root.pem())).expect("written");
+    std::fs::write(dir.join("above.key"), key.serialize_pem()).expect("written");
+    std::fs::set_permissions(dir.join("above.key"), std::fs::Permissions::from_mode(0o400)).expect("changed");
+}
+
+// covers: D6h
+#[test]
+fn below_an_offline_root_new_names_and_a_guest_that_did_not_ask_need_no_restart() {
+    let sections = "[interception]\nchain = \"above.pem\"\nkey = \"above.key\"\n".to_owned();
+    let node = Node::with(Plan { sections, prepare: two_tiers, ..plan() });
+    let _upstream = host(&node, LOOK);
+    let chain = std::fs::read_to_string(node.dir.path().join("above.pem")).expect("written");
+    let root = &chain[chain.rfind("-----BEGIN").expect("a certificate")..];
+    // As a guest has it that asked the supervisor before this one, or the other instance.
+    let config = roots(root);
+    let mut inside = handshake(tunnel(&node, LOOK, PORT), &config, LOOK).expect("a handshake");
+    assert_eq!(ask(&mut inside, "GET", "/v1/a", "look.test:9443").status, 200);
+    assert_eq!(trust(&node, X).expect("an answer").replace("\r\n", "\n"), root.replace("\r\n", "\n"));
+    node.publish(&format!("{RULES}{LATER}"));
+    let inside = handshake(tunnel(&node, "later.test", PORT), &config, "later.test").expect("a handshake");
+    let presented = inside.conn.peer_certificates().expect("a chain");
+    assert_eq!(presented.len(), 3, "leaf, CA of the pod, intermediate; the root is the guest's own");
+}
+
+// covers: D6e
+#[test]
+fn http_2_inside_is_decided_stream_by_stream() {
+    let node = Node::with(plan());
+    let upstream = host(&node, LOOK);
+    let mut config = ClientConfig::clone(&roots(&trust(&node, X).expect("an answer")));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let inside = handshake(tunnel(&node, LOOK, PORT), &Arc::new(config), LOOK).expect("a handshake");
+    assert_eq!(inside.conn.alpn_protocol(), Some(&b"h2"[..]));
+    let mut client = data::h2::H2::client(inside);
+    let asked = [
+        (1, "GET", "/v1/a", "look.test:9443", 200),
+        (3, "GET", "/admin", "look.test:9443", 403),
+        (5, "GET", "/v1/b", "api.test:9443", 400),
+        (7, "GET", "/v1/c", "look.test:9443", 200),
+    ];
+    for (stream, method, path, authority, status) in asked {
+        let fields = [(":method", method), (":scheme", "https"), (":authority", authority), (":path", path)];
+        client.headers(stream, &fields, true);
+        assert_eq!(client.reply(stream).status(), status, "{path}");
+    }
+    let seen = upstream.seen();
+    assert!(seen.len() == 2 && seen.iter().all(|request| request.contains("look.test:9443")), "{seen:#?}");
+    node.audited(4, |line| line["intercepted"] == true && line["method"] == "GET");
+}

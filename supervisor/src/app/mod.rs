@@ -318,6 +318,7 @@ fn admin_handles(
     let tokens = Arc::clone(&shared.known_by.tokens);
     let credentials = Arc::clone(&shared.credentials);
     let parents = Arc::clone(&shared.outside.parents);
+    let (pod_cas, known) = (Arc::clone(&shared.pod_cas), Arc::clone(&shared.endpoints));
     let mut warnings = Vec::new();
     if config.node.mode == Mode::Dev {
         warnings.push("mode is dev: SVIDs come from an embedded CA that nobody else trusts".to_owned());
@@ -339,6 +340,7 @@ fn admin_handles(
         credentials: Arc::clone(&shared.credentials),
         watches: vec![
             Box::new(move || credentials.warnings()),
+            Box::new(move || identity::pod_ca_warnings(&pod_cas, &known, SystemTime::now())),
             Box::new(move || certificates.warnings(SystemTime::now())),
             Box::new(move || trust.warnings(SystemTime::now())),
             Box::new(move || tokens.warnings(SystemTime::now())),

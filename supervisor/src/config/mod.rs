@@ -7,6 +7,7 @@
 mod document;
 mod egress;
 mod error;
+mod interception;
 mod sections;
 mod spelling;
 mod tables;

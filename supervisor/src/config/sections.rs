@@ -10,10 +10,9 @@ use super::document::{Document, Section};
 use super::error::ConfigErrors;
 use super::{
     AdminConfig, AuditConfig, BundleSource, Config, CredentialConfig, EndpointSource, GuestConfig, HttpSource,
-    IdentityConfig, InterceptionConfig, Mode, NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig,
-    TrustConfig,
+    IdentityConfig, Mode, NodeConfig, PolicyConfig, Reach, ResolverConfig, RouteConfig, TrustConfig,
 };
-use super::{egress, tables, value};
+use super::{egress, interception, tables, value};
 
 const SECTIONS: [&str; 16] = [
     "node",
@@ -51,11 +50,6 @@ const MAX_DENIALS: u32 = 1_000_000;
 /// More threads than this is a typing error, not a machine.
 const MAX_WORKERS: u64 = 1024;
 
-/// Longer than pods live, in most clusters. A pod that outlives it must be restarted.
-const POD_CA_LIFE: Duration = Duration::from_hours(90 * 24);
-/// Less would end before the app of a pod has made its first call.
-const MIN_POD_CA_LIFE: Duration = Duration::from_hours(1);
-
 /// `[node]` as far as other sections depend on it.
 #[derive(Clone, Copy)]
 struct Setting {
@@ -87,7 +81,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
     let tokens = tables::tokens(document, setting.dev);
     let credentials = credentials(document);
     let egress = egress::egress(document);
-    let interception = interception(document);
+    let interception = interception::interception(document);
     Some(Config {
         node: node?,
         endpoints: endpoints?,
@@ -314,29 +308,6 @@ fn admin(document: &Document<'_>) -> Option<AdminConfig> {
     let socket = socket(&mut section, "socket", true);
     section.finish();
     Some(AdminConfig { socket: socket? })
-}
-
-fn interception(document: &Document<'_>) -> InterceptionConfig {
-    let mut section = document.optional_section("interception");
-    let mut file = |key| section.optional(key, value::path).map(|path| section.path(path));
-    let (chain, key) = (file("chain"), file("key"));
-    match (section.has("chain"), section.has("key")) {
-        (true, false) => section.refuse("chain", "stands alone", "add key, the intermediate's, PEM, mode 0400 or 0600"),
-        (false, true) => {
-            section.refuse("key", "stands alone", "add chain, the intermediate first and its root last, PEM")
-        }
-        _ => {}
-    }
-    let lifetime = section.optional("lifetime", value::duration).unwrap_or(POD_CA_LIFE);
-    if lifetime < MIN_POD_CA_LIFE {
-        section.refuse(
-            "lifetime",
-            "is shorter than an hour",
-            "write \"90d\": a pod that outlives it must be restarted",
-        );
-    }
-    section.finish();
-    InterceptionConfig { intermediate: chain.zip(key), lifetime }
 }
 
 fn lab(document: &Document<'_>, setting: Setting) -> Vec<IpNet> {

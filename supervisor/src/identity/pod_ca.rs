@@ -31,6 +31,8 @@ use super::{IdentityError, pem};
 const BACKDATE: Duration = Duration::from_secs(3600);
 /// A leaf is made anew when half of it is over.
 const LEAF_LIFE: Duration = Duration::from_secs(24 * 3600);
+/// How long before its end a CA is spoken of.
+const NOTICE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// For the proof that an intermediate can be used.
 const PROBE: &str = "probe.nova";
 
@@ -99,6 +101,13 @@ impl PodCas {
     #[must_use]
     pub fn have_a_root(&self) -> bool {
         self.above.is_some()
+    }
+
+    /// Whether the pod of `ca` should be restarted: a week before its end, or in the last eighth of a shorter life. Below a root
+    /// there is always another.
+    #[must_use]
+    pub fn ends_soon(&self, ca: &PodCa, now: SystemTime) -> bool {
+        !self.have_a_root() && ca.not_after < now + NOTICE.min(self.life / 8)
     }
 
     /// Makes the CA of `workload` for `names`: each a host, or `*.` and a suffix.
@@ -285,67 +294,4 @@ fn leaf_params(host: &str, not_before: SystemTime, not_after: SystemTime) -> Res
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn names(list: &[&str]) -> BTreeSet<String> {
-        list.iter().map(|name| (*name).to_owned()).collect()
-    }
-
-    fn ca(list: &[&str]) -> PodCa {
-        PodCas::self_signed(Duration::from_secs(3600)).make("x", &names(list)).expect("made")
-    }
-
-    /// As a client verifies that trusts this CA.
-    fn verify(ca: &PodCa, leaf: &PodLeaf) -> Result<(), webpki::Error> {
-        let (leaf, between) = leaf.certified_key.cert.split_first().expect("a leaf");
-        let anchor = webpki::anchor_from_trusted_cert(&ca.trust).expect("an anchor");
-        let usage = webpki::KeyUsage::server_auth();
-        let leaf = webpki::EndEntityCert::try_from(leaf).expect("a certificate");
-        let algorithms = webpki::ALL_VERIFICATION_ALGS;
-        leaf.verify_for_usage(algorithms, &[anchor], between, UnixTime::now(), usage, None, None).map(|_| ())
-    }
-
-    // covers: D6a
-    #[test]
-    fn a_pod_ca_signs_for_no_other_name_and_nobody_believes_it_for_one() {
-        let made = ca(&["api.test", "*.files.test"]);
-        for (host, covered) in [
-            ("api.test", true),
-            ("v1.api.test", true),
-            ("a.b.files.test", true),
-            ("xapi.test", false),
-            ("test", false),
-            ("evil.test", false),
-            ("", false),
-        ] {
-            assert_eq!(made.covers(host), covered, "{host}");
-            assert_eq!(made.issue(host).is_ok_and(|leaf| verify(&made, &leaf).is_ok()), covered, "{host}");
-        }
-        // The certificate says it as well: a leaf that the key signed all the same is refused.
-        let wider = PodCa { names: names(&["test"]), ..ca(&["api.test"]) };
-        assert!(verify(&wider, &wider.issue("api.test").expect("a leaf")).is_ok());
-        let stray = wider.issue("evil.test").expect("the key would sign it");
-        assert!(matches!(verify(&wider, &stray), Err(webpki::Error::NameConstraintViolation)));
-    }
-
-    // covers: D6a
-    #[test]
-    fn no_more_names_than_needed_stand_in_the_certificate() {
-        let made = ca(&["api.test", "v1.api.test", "*.api.test", "*.a.api.test", "other.test"]);
-        assert_eq!(made.names, names(&["api.test", "other.test"]));
-    }
-
-    // covers: D6a
-    #[test]
-    fn a_pod_ca_that_is_over_signs_nothing() {
-        let over = PodCas::self_signed(Duration::ZERO).make("x", &names(&["api.test"])).expect("made");
-        assert!(over.issue("api.test").is_err());
-    }
-
-    #[test]
-    fn a_long_name_of_a_workload_fits() {
-        let made = PodCas::self_signed(Duration::from_secs(60)).make(&"w".repeat(63), &names(&["api.test"]));
-        assert!(made.expect("made").issue("api.test").is_ok());
-    }
-}
+mod tests;

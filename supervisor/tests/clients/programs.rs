@@ -82,12 +82,17 @@ pub(crate) fn run(dir: &Path, command: &mut Command) -> Ended {
 
 /// As [`run`], with an input. Its output goes through files in `dir`, so that no pipe can fill up.
 pub(crate) fn run_on(input: Stdio, dir: &Path, command: &mut Command) -> Ended {
-    let (out, err) = (dir.join("client.out"), dir.join("client.err"));
-    command.stdout(File::create(&out).expect("a file")).stderr(File::create(&err).expect("a file"));
     // No proxy of the machine stands between client and supervisor.
     for name in ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
         command.env_remove(name);
     }
+    run_with(input, dir, command)
+}
+
+/// As [`run_on`], in whatever environment the command has.
+pub(crate) fn run_with(input: Stdio, dir: &Path, command: &mut Command) -> Ended {
+    let (out, err) = (dir.join("client.out"), dir.join("client.err"));
+    command.stdout(File::create(&out).expect("a file")).stderr(File::create(&err).expect("a file"));
     let spawned = command.stdin(input).spawn();
     let mut child = Running(spawned.unwrap_or_else(|error| panic!("{command:?}: {error}")));
     let deadline = Instant::now() + LIMIT;
