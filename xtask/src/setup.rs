@@ -42,9 +42,10 @@ struct Tool {
     need: Need,
 }
 
-const TOOLS: [Tool; 10] = [
+const TOOLS: [Tool; 11] = [
     Tool { program: "curl", package: "curl", need: Need::Lab },
     Tool { program: "ip", package: "iproute2", need: Need::Lab },
+    Tool { program: "ping", package: "iputils-ping", need: Need::Lab },
     Tool { program: "openssl", package: "openssl", need: Need::Lab },
     Tool { program: "setpriv", package: "util-linux", need: Need::Lab },
     Tool { program: "qemu-system-x86_64", package: "qemu-system-x86", need: Need::Microvm },

@@ -207,6 +207,7 @@ fn make_guests(options: &RunOptions) -> anyhow::Result<Guests> {
                 bin_dir: bin_dir()?,
                 busybox: vm.busybox.clone(),
                 curl: vm.curl.exists().then(|| vm.curl.clone()),
+                ping: vm.ping.exists().then(|| vm.ping.clone()),
                 modules: vm.modules()?,
                 machine: vm.machine,
                 extra_modules: vm.extra_module.clone(),

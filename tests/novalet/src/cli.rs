@@ -198,6 +198,9 @@ pub struct VmOptions {
     /// curl for the image, copied with its libraries when it is there.
     #[arg(long, default_value = "/usr/bin/curl")]
     pub curl: PathBuf,
+    /// ping of iputils for the image, copied with its libraries when it is there: that of busybox wants raw sockets.
+    #[arg(long, default_value = "/usr/bin/ping")]
+    pub ping: PathBuf,
     /// Machine type.
     #[arg(long, value_enum, default_value = "microvm")]
     pub machine: Machine,

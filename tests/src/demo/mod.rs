@@ -1,8 +1,9 @@
-//! The scenario: fourteen calls against a real node, each judged by what apps, upstreams and callers saw, not by what the
+//! The scenario: fifteen calls against a real node, each judged by what apps, upstreams and callers saw, not by what the
 //! node says of itself.
 
 mod calls;
 mod escape;
+mod guest;
 mod operate;
 mod outside;
 mod report;
@@ -49,7 +50,7 @@ struct Row {
 }
 
 /// In the order in which they are played: row 12 ends a workload that the others need.
-const ROWS: [Row; 14] = [
+const ROWS: [Row; 15] = [
     calls::ALLOWED,
     calls::METHOD,
     calls::NO_RULE,
@@ -58,6 +59,7 @@ const ROWS: [Row; 14] = [
     outside::PARTNER,
     outside::CLOSED_PORT,
     escape::NO_OTHER_WAY,
+    guest::WAYS_OUT,
     calls::TUNNEL,
     operate::REPLAY,
     operate::RULE_CHANGE,

@@ -78,6 +78,11 @@ rules:
     tenant: t
     from: { workload: x }
     to: { external: db.example.net, port: 5432, addresses: [10.64.99.90/32] }
+  - id: x-pings-db
+    tenant: t
+    from: { workload: x }
+    to: { cidr: 10.64.99.90/32, protocol: icmp }
+    icmp: { types: [echo], rate_per_s: 5 }
 "#;
 
 /// What row 11 adds.
@@ -87,6 +92,13 @@ pub const RULE_X_TO_B: &str = r#"  - id: x-to-b
     to: { workload: b, port: https }
     http: { methods: [GET], paths: ["/v1/**"] }
 "#;
+
+/// Two on one port, which is below 1024, and one on another.
+const DEPENDENCIES_OF_X: &str = "    dependencies:
+      - { host: service-a.t.nova, port: 443, guest_ip: 127.0.1.1 }
+      - { host: b.t.nova, port: 443, guest_ip: 127.0.1.2 }
+      - { host: db.example.net, port: 5432, guest_ip: 127.0.1.3 }
+";
 
 /// `placements.yaml`.
 #[must_use]
@@ -105,6 +117,9 @@ pub fn placements(kind: GuestKind) -> String {
              memory_mib: 256\n      command: [/nova/nova-lab, agent, --listen, \"{listen}\", --name, {id}, \
              --app, \"http:8080\", --app, \"tcp-first:5432\"]\n"
         ));
+        if id == X.id {
+            text.push_str(DEPENDENCIES_OF_X);
+        }
     }
     text
 }

@@ -75,6 +75,7 @@ fn image(parts: &Parts, initrd: &Path) {
         bin_dir: parts.programs.clone(),
         busybox: parts.busybox.clone(),
         curl: None,
+        ping: None,
         modules: parts.modules.clone(),
         machine: Machine::Microvm,
         extra_modules: vec!["vsock_loopback".into()],

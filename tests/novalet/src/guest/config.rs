@@ -13,6 +13,8 @@ pub const APP_UID: u32 = 64002;
 const SOCKET_DIR: &str = "/run/nova/sockets";
 /// Folder of the certificates that the app shall trust, in every kind of guest.
 const TRUST_DIR: &str = "/run/nova/trust";
+/// Folder of the egress sockets in every kind of guest.
+const EGRESS_DIR: &str = "/run/nova/egress";
 /// Port of the relay's HTTP proxy on the guest's loopback.
 const PROXY_PORT: u16 = 3128;
 
@@ -41,6 +43,10 @@ pub struct GuestConfig {
     pub socket_dir: String,
     /// Fixed dependencies.
     pub dependencies: Vec<Dependency>,
+    /// Folder of the egress sockets.
+    pub egress_dir: String,
+    /// Whether the app may ping.
+    pub icmp: bool,
     /// Hosts file that nova-init writes.
     pub hosts_file: String,
     /// Modules to load, in order.
@@ -142,6 +148,8 @@ impl GuestConfig {
             ingress: placement.ingress(),
             socket_dir: SOCKET_DIR.to_owned(),
             dependencies: dependencies.collect(),
+            egress_dir: EGRESS_DIR.to_owned(),
+            icmp: place.has_tun,
             hosts_file: "/etc/hosts".into(),
             modules: place.modules,
             is_guest_init: place.is_guest_init,
@@ -166,6 +174,8 @@ pub struct GuestPlace {
     pub is_guest_init: bool,
     /// Whether relay and app can have users of their own.
     pub separate_users: bool,
+    /// Whether the guest's kernel has tun devices, which pings need.
+    pub has_tun: bool,
     /// Folder of the project's guest programs, as seen in the guest.
     pub programs: String,
 }

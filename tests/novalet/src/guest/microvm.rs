@@ -90,6 +90,7 @@ impl Microvm {
             modules: self.base.modules.clone(),
             is_guest_init: true,
             separate_users: true,
+            has_tun: true,
             programs: "/nova".into(),
         }
     }

@@ -30,6 +30,11 @@ pub struct ProcessGuests {
     pub hide: Vec<PathBuf>,
 }
 
+/// Whether process guests can have a device for pings: their kernel is this machine's, and so is its `/dev`.
+fn has_tun() -> bool {
+    fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok()
+}
+
 impl ProcessGuests {
     pub(super) fn place(link: &str) -> GuestPlace {
         GuestPlace {
@@ -37,6 +42,7 @@ impl ProcessGuests {
             modules: Vec::new(),
             is_guest_init: false,
             separate_users: has_uids(&fs::read_to_string("/proc/self/uid_map").unwrap_or_default()),
+            has_tun: has_tun(),
             programs: format!("{GUEST_RUN}/bin"),
         }
     }

@@ -76,6 +76,8 @@ pub struct ImageSpec {
     pub busybox: PathBuf,
     /// curl of this machine; its libraries are copied too.
     pub curl: Option<PathBuf>,
+    /// ping of this machine; its libraries are copied too.
+    pub ping: Option<PathBuf>,
     /// `/lib/modules/<version>` of the guest kernel.
     pub modules: PathBuf,
     /// Decides which bus drivers are loaded.
@@ -105,6 +107,9 @@ impl ImageSpec {
         self.add_busybox(&mut archive)?;
         if let Some(curl) = &self.curl {
             add_dynamic(&mut archive, curl, "usr/bin/curl")?;
+        }
+        if let Some(ping) = &self.ping {
+            add_dynamic(&mut archive, ping, "usr/bin/ping")?;
         }
         let loaded = self.add_modules(&mut archive)?;
         let mut out = create(file, 0o644)?;
@@ -253,6 +258,7 @@ mod tests {
             bin_dir: folder.join("bin"),
             busybox: folder.join("busybox"),
             curl: None,
+            ping: None,
             modules: folder.join("modules"),
             machine: Machine::Microvm,
             extra_modules: Vec::new(),

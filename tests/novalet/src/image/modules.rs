@@ -20,9 +20,11 @@ pub enum Machine {
 impl Machine {
     /// Modules in load order: virtio.ko needs virtio_ring.ko although its name says otherwise.
     pub(super) fn modules(self) -> &'static [&'static str] {
+        /// For the app's pings.
+        const TUN: &str = "tun";
         const VSOCK: [&str; 3] = ["vsock", "vmw_vsock_virtio_transport_common", "vmw_vsock_virtio_transport"];
         match self {
-            Self::Microvm => &["virtio_ring", "virtio", "virtio_mmio", VSOCK[0], VSOCK[1], VSOCK[2]],
+            Self::Microvm => &["virtio_ring", "virtio", "virtio_mmio", VSOCK[0], VSOCK[1], VSOCK[2], TUN],
             Self::Q35 => &[
                 "virtio_ring",
                 "virtio",
@@ -32,6 +34,7 @@ impl Machine {
                 VSOCK[0],
                 VSOCK[1],
                 VSOCK[2],
+                TUN,
             ],
         }
     }
