@@ -21,7 +21,7 @@ pub(super) struct Echoes {
 
 impl Echoes {
     /// A place for a ping that `rule` allows `rate` times a second. None: there are too many, or they come too fast.
-    pub(super) fn take(self: &Arc<Self>, rule: &str, rate: u32) -> Option<EchoPlace> {
+    pub(super) fn take(self: &Arc<Self>, rule: &str, rate: u64) -> Option<EchoPlace> {
         let one_more = |open: usize| (open < ECHOES_MAX).then_some(open + 1);
         self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         // Given back when dropped, so also when the rule says no.
@@ -31,7 +31,7 @@ impl Echoes {
             rules.clear();
         }
         let bucket = rules.entry(rule.into()).or_default();
-        bucket.take_within(1, rate.into(), Duration::ZERO).map(|_| place)
+        bucket.take_within(1, rate, Duration::ZERO).map(|_| place)
     }
 }
 

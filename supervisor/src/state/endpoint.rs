@@ -361,7 +361,7 @@ impl Endpoint {
     /// A place for a ping that `rule` allows `rate` times a second; none when there are too many or they come too fast.
     #[must_use]
     pub fn take_echo(&self, rule: &str, rate: u32) -> Option<EchoPlace> {
-        self.echoes.take(rule, rate)
+        self.echoes.take(rule, self.share.part_of(rate.into()))
     }
 }
 
