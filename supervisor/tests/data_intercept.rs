@@ -322,6 +322,35 @@ fn every_request_inside_is_decided_and_recorded_as_intercepted() {
     node.audited(2, |line| line["intercepted"] == true && line["method"] == "CONNECT");
 }
 
+// covers: D9a
+#[test]
+fn an_intercepted_request_gets_its_credential() {
+    let granted = "paths: ['/v1/**']}, credential: key, tls: intercept}";
+    let rules = RULES.replacen("paths: ['/v1/**']}, tls: intercept}", granted, 1);
+    let token = "boot_token: 00000000000000000000000000000011\n";
+    let node = Node::with(Plan {
+        rules: format!("credentials: [{{name: key, form: bearer, hosts: [look.test], owner: o}}]{rules}"),
+        endpoints: plan().endpoints.replace(token, &format!("{token}    credentials: [key]\n")),
+        sections: "[credentials]\ndir = \"secrets\"\n".to_owned(),
+        prepare: |dir, _| {
+            std::fs::create_dir(dir.join("secrets")).expect("made");
+            std::fs::write(dir.join("secrets/key"), "s3cr3t").expect("written");
+            let owner = std::os::unix::fs::PermissionsExt::from_mode(0o400);
+            std::fs::set_permissions(dir.join("secrets/key"), owner).expect("allowed");
+        },
+        ..plan()
+    });
+    let upstream = host(&node, LOOK);
+    let config = roots(&trust(&node, X).expect("an answer"));
+    let mut inside = handshake(tunnel(&node, LOOK, PORT), &config, LOOK).expect("a handshake");
+    let request = "GET /v1/a HTTP/1.1\r\nHost: look.test:9443\r\nAuthorization: Bearer own\r\n\r\n";
+    inside.write_all(request.as_bytes()).expect("sent");
+    assert_eq!(read_answer(&mut inside).expect("an answer").status, 200);
+    let seen = upstream.seen().remove(0);
+    assert_eq!(data::header(&seen, "authorization").as_deref(), Some("Bearer s3cr3t"), "{seen}");
+    node.audited_once(|line| is(line, &[("credential", "key"), ("verdict", "allow")]) && line["intercepted"] == true);
+}
+
 // covers: D6e
 #[test]
 fn every_way_into_a_tunnel_can_be_intercepted_and_plaintext_passes_as_before() {
