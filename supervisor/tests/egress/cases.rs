@@ -166,9 +166,14 @@ fn destinations(way: Way) -> Vec<Case<'static>> {
         Way::AbsoluteForm | Way::Socket => passes(&["GET /v1/orders/1"]),
         // The authority is the target, and another one is another destination.
         Way::SocketH2 => Fate::Refused(403, "no_grant"),
-        Way::ConnectPlaintext | Way::ConnectH2 | Way::Socks5 | Way::Socks5H2 | Way::Dependency | Way::DependencyH2 => {
-            Fate::Refused(400, "bad_destination")
-        }
+        Way::ConnectPlaintext
+        | Way::ConnectH2
+        | Way::Socks5
+        | Way::Socks5H2
+        | Way::Dependency
+        | Way::DependencyH2
+        | Way::Intercepted
+        | Way::InterceptedH2 => Fate::Refused(400, "bad_destination"),
     };
     let names = ["evil.test", "evil.test:8080", "plain.test:1", "10.0.0.1"];
     names.map(|name| Case { name, ask: Ask { host: Some(name), ..ask("GET", ORDER) }, fate: elsewhere() }).into()

@@ -7,7 +7,7 @@ use crate::world::{Target, World};
 
 fn run(target: Target) {
     let world = World::start();
-    for way in Way::all() {
+    for way in Way::all_to(target) {
         for case in cases::all(way, target) {
             judge(&world, way, target, &case);
         }
@@ -32,6 +32,13 @@ fn every_case_on_every_way_to_a_host_with_tls_added() {
 // covers: D4a
 // covers: D13a
 #[test]
+fn every_case_on_every_way_to_a_host_before_which_tls_is_answered() {
+    run(Target::Intercept);
+}
+
+// covers: D4a
+// covers: D13a
+#[test]
 fn every_case_on_every_way_to_a_workload() {
     run(Target::Workload);
 }
@@ -40,13 +47,13 @@ fn every_case_on_every_way_to_a_workload() {
 fn the_matrix_has_every_way_and_every_target_once() {
     let ways: Vec<_> = Way::all().collect();
     assert!(ways.iter().all(|way| ways.iter().filter(|other| other == &way).count() == 1), "{ways:?}");
-    assert_eq!((ways.len(), Target::all().count()), (9, 3));
+    assert_eq!((ways.len(), Target::all().count()), (11, 4));
 }
 
 fn judge(world: &World, way: Way, target: Target, case: &Case<'_>) {
     let what = format!("{} on {way:?} to {target:?}", case.name);
     let (before, accepted) = (world.seen().len(), world.accepted());
-    let said = way.open(&world.node, target).ask(target, &case.ask);
+    let said = way.open(world, target).ask(target, &case.ask);
     let reached = world.seen().split_off(before);
     match &case.fate {
         Fate::Passes(parts) => {

@@ -17,7 +17,7 @@ fn problem(text: &str) -> Value {
 #[test]
 fn a_refusal_says_what_was_asked_who_decided_and_what_to_do() {
     let world = World::start();
-    for way in Way::all() {
+    for way in Way::all_to(Target::Plain) {
         let ask = crate::ways::Ask {
             method: "DELETE",
             path: "/v1/orders/1?secret=1",
@@ -25,7 +25,7 @@ fn a_refusal_says_what_was_asked_who_decided_and_what_to_do() {
             host: None,
             body: "",
         };
-        let said = way.open(&world.node, Target::Plain).ask(Target::Plain, &ask);
+        let said = way.open(&world, Target::Plain).ask(Target::Plain, &ask);
         assert_eq!(said.header("content-type").as_deref(), Some("application/problem+json"), "{way:?}: {said:?}");
         let problem = problem(&said.text());
         let id = said.header("x-nova-decision-id").expect("an id");

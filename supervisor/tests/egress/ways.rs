@@ -1,10 +1,15 @@
 //! Every way on which a request may leave a guest, and asking for something on it.
 
 use std::io::{Read, Write};
+use std::sync::Arc;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::data::h2::{H2, Reply};
 use crate::data::{Answer, Link, Node, X, read_answer_to, read_head, token};
-use crate::world::Target;
+use crate::world::{Target, World};
 
 /// A way out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +32,10 @@ pub(crate) enum Way {
     Socket,
     /// HTTP/2 to the egress socket: the authority says where to.
     SocketH2,
+    /// HTTP/1.1 in TLS of the app, which the supervisor answers.
+    Intercepted,
+    /// HTTP/2 in such TLS.
+    InterceptedH2,
 }
 
 impl Way {
@@ -41,41 +50,71 @@ impl Way {
             Self::Dependency => Some(Self::DependencyH2),
             Self::DependencyH2 => Some(Self::Socket),
             Self::Socket => Some(Self::SocketH2),
-            Self::SocketH2 => None,
+            Self::SocketH2 => Some(Self::Intercepted),
+            Self::Intercepted => Some(Self::InterceptedH2),
+            Self::InterceptedH2 => None,
+        })
+    }
+
+    /// The ways that there are to `target`.
+    pub(crate) fn all_to(target: Target) -> impl Iterator<Item = Self> {
+        Self::all().filter(move |way| match way {
+            Self::Intercepted | Self::InterceptedH2 => target == Target::Intercept,
+            _ => true,
         })
     }
 
     pub(crate) fn is_h2(self) -> bool {
         match self {
-            Self::ConnectH2 | Self::Socks5H2 | Self::DependencyH2 | Self::SocketH2 => true,
-            Self::AbsoluteForm | Self::ConnectPlaintext | Self::Socks5 | Self::Dependency | Self::Socket => false,
+            Self::ConnectH2 | Self::Socks5H2 | Self::DependencyH2 | Self::SocketH2 | Self::InterceptedH2 => true,
+            Self::AbsoluteForm
+            | Self::ConnectPlaintext
+            | Self::Socks5
+            | Self::Dependency
+            | Self::Socket
+            | Self::Intercepted => false,
         }
     }
 
     /// A fresh connection to `target` on which requests can be sent.
-    pub(crate) fn open(self, node: &Node, target: Target) -> Client {
+    pub(crate) fn open(self, world: &World, target: Target) -> Client {
+        let node = &world.node;
+        let dependency = || node.guest(X).dial(2, token(X), &target.authority());
+        let socket = || node.guest(X).dial(4, token(X), "egress.sock");
         match self {
-            Self::AbsoluteForm => {
-                Client::Http1 { link: node.proxy(X), prefix: format!("http://{}", target.authority()) }
-            }
+            Self::AbsoluteForm => Client::absolute(node.proxy(X), target),
             Self::ConnectPlaintext => Client::inside(connect(node, target)),
-            Self::ConnectH2 => Client::Http2(Box::new(H2::client(connect(node, target)))),
+            Self::ConnectH2 => Client::http2(connect(node, target)),
             Self::Socks5 => Client::inside(socks(node, target)),
-            Self::Socks5H2 => Client::Http2(Box::new(H2::client(socks(node, target)))),
-            Self::Dependency => Client::inside(dependency(node, target)),
-            Self::DependencyH2 => Client::Http2(Box::new(H2::client(dependency(node, target)))),
-            Self::Socket => Client::Http1 { link: socket(node), prefix: format!("http://{}", target.authority()) },
-            Self::SocketH2 => Client::Http2(Box::new(H2::client(socket(node)))),
+            Self::Socks5H2 => Client::http2(socks(node, target)),
+            Self::Dependency => Client::inside(dependency()),
+            Self::DependencyH2 => Client::http2(dependency()),
+            Self::Socket => Client::absolute(socket(), target),
+            Self::SocketH2 => Client::http2(socket()),
+            Self::Intercepted => Client::inside(tls(world, target, b"http/1.1")),
+            Self::InterceptedH2 => Client::http2(tls(world, target, b"h2")),
         }
     }
 }
 
-fn dependency(node: &Node, target: Target) -> Link {
-    node.guest(X).dial(2, token(X), &target.authority())
-}
-
-fn socket(node: &Node) -> Link {
-    node.guest(X).dial(4, token(X), "egress.sock")
+/// TLS of the app inside a CONNECT, which trusts what its guest was told to trust.
+fn tls(world: &World, target: Target, protocol: &[u8]) -> StreamOwned<ClientConnection, Link> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(world.trust.as_bytes()) {
+        roots.add(certificate.expect("a certificate")).expect("a root");
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().expect("versions");
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    let name = target.host().try_into().expect("a name");
+    let mut client = ClientConnection::new(Arc::new(config), name).expect("a client");
+    let mut link = connect(&world.node, target);
+    while client.is_handshaking() {
+        client.complete_io(&mut link).expect("a handshake");
+    }
+    assert_eq!(client.alpn_protocol(), Some(protocol));
+    StreamOwned::new(client, link)
 }
 
 /// A CONNECT that was answered with 200.
@@ -164,15 +203,28 @@ impl Said {
     }
 }
 
+/// What a client reads and writes.
+pub(crate) trait Io: Read + Write {}
+
+impl<T: Read + Write> Io for T {}
+
 /// A connection on which an app asks.
 pub(crate) enum Client {
-    Http1 { link: Link, prefix: String },
-    Http2(Box<H2<Link>>),
+    Http1 { io: Box<dyn Io>, prefix: String },
+    Http2(Box<H2<Box<dyn Io>>>),
 }
 
 impl Client {
-    fn inside(link: Link) -> Self {
-        Self::Http1 { link, prefix: String::new() }
+    fn absolute(io: impl Io + 'static, target: Target) -> Self {
+        Self::Http1 { io: Box::new(io), prefix: format!("http://{}", target.authority()) }
+    }
+
+    fn inside(io: impl Io + 'static) -> Self {
+        Self::Http1 { io: Box::new(io), prefix: String::new() }
+    }
+
+    fn http2(io: impl Io + 'static) -> Self {
+        Self::Http2(Box::new(H2::client(Box::new(io))))
     }
 
     /// Sends a request, the first one of the connection, and reads all of its answer.
@@ -180,13 +232,13 @@ impl Client {
         let authority = target.authority();
         let host = ask.host.unwrap_or(&authority);
         match self {
-            Self::Http1 { link, prefix } => {
+            Self::Http1 { io, prefix } => {
                 let fields: String = ask.fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
                 let Ask { method, path, body, .. } = ask;
                 let head = format!("{method} {prefix}{path} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n{body}");
                 // Whoever refuses the head may be gone before it has all of it.
-                let _ = link.write_all(head.as_bytes());
-                read_answer_to(link, ask.method == "HEAD").map_or(Said::Nothing, Said::Http1)
+                let _ = io.write_all(head.as_bytes()).and_then(|()| io.flush());
+                read_answer_to(io, ask.method == "HEAD").map_or(Said::Nothing, Said::Http1)
             }
             Self::Http2(h2) => {
                 let mut fields =

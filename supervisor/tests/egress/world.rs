@@ -1,5 +1,6 @@
 //! The node of these tests and the destinations that its guest calls.
 
+use std::io::Read;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,7 @@ use rustls::{ServerConnection, StreamOwned};
 use serde_json::Value;
 
 use crate::data::h2::{Event, H2, find};
-use crate::data::{self, A, HTTPS, Node, Plan, Shared, Upstream, read_request, until};
+use crate::data::{self, A, HTTPS, Node, Plan, Shared, Upstream, X, read_request, token, until};
 
 /// What decides on requests to every target. `/v1/files/**` is granted to nobody.
 const HTTP: &str = "http: {methods: [GET, HEAD, POST, PUT], paths: ['/v1/orders/**']}";
@@ -23,6 +24,8 @@ pub(crate) enum Target {
     Plain,
     /// A host outside, to which the supervisor adds TLS.
     Originate,
+    /// A host outside, to which the supervisor adds TLS, and before which it answers TLS of the app's own.
+    Intercept,
     /// A workload of the same node.
     Workload,
 }
@@ -32,7 +35,8 @@ impl Target {
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         std::iter::successors(Some(Self::Plain), |target| match target {
             Self::Plain => Some(Self::Originate),
-            Self::Originate => Some(Self::Workload),
+            Self::Originate => Some(Self::Intercept),
+            Self::Intercept => Some(Self::Workload),
             Self::Workload => None,
         })
     }
@@ -41,6 +45,7 @@ impl Target {
         match self {
             Self::Plain => "plain.test",
             Self::Originate => "api.test",
+            Self::Intercept => "look.test",
             Self::Workload => "service-a.t.nova",
         }
     }
@@ -49,6 +54,7 @@ impl Target {
         match self {
             Self::Plain => 8080,
             Self::Originate => 9443,
+            Self::Intercept => 9444,
             Self::Workload => HTTPS,
         }
     }
@@ -62,7 +68,9 @@ impl Target {
 pub(crate) struct World {
     pub(crate) node: Node,
     seen: Shared<Vec<String>>,
-    upstreams: [Upstream; 2],
+    upstreams: [Upstream; 3],
+    /// What the guest is told to trust.
+    pub(crate) trust: String,
     refused_by_gate: AtomicUsize,
 }
 
@@ -81,13 +89,19 @@ impl World {
         let end = own + plan.endpoints[own..].find(']').expect("its end");
         let list = dependencies.collect::<Vec<_>>().join(", ");
         let endpoints = format!("{}dependencies: [{list}{}", &plan.endpoints[..own], &plan.endpoints[end..]);
-        let hosts = hosts.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned())).collect();
+        let hosts = hosts
+            .iter()
+            .chain(&[("look.test", "NET.80")])
+            .map(|(name, address)| ((*name).to_owned(), (*address).to_owned()))
+            .collect();
         let node = Node::with(Plan { rules: format!("{}{more}", rules()), endpoints, hosts, ..plan });
         let seen: Shared<Vec<String>> = Arc::default();
-        let upstreams = [plain(&node, &seen), originate(&node, &seen)];
+        let over_tls = |target| with_tls(&node, target, &seen);
+        let upstreams = [plain(&node, &seen), over_tls(Target::Originate), over_tls(Target::Intercept)];
+        let trust = trust(&node);
         let note = Arc::clone(&seen);
         node.guest(A).serve(move |link, _| answer_http1(link, &note));
-        Self { node, seen, upstreams, refused_by_gate: AtomicUsize::new(0) }
+        Self { node, seen, upstreams, trust, refused_by_gate: AtomicUsize::new(0) }
     }
 
     /// Every request that reached a target, head and body; of HTTP/2 in the form of HTTP/1.
@@ -116,6 +130,7 @@ external_cas: [{{name: web-ca, pem_file: web-ca.pem}}]
 rules:
   - {{id: to-plain, tenant: t, from: {{workload: x}}, to: {{external: plain.test, port: 8080, addresses: [NET.80/32]}}, {HTTP}, tls: none}}
   - {{id: to-api, tenant: t, from: {{workload: x}}, to: {{external: api.test, port: 9443, ca: web-ca, addresses: [NET.80/32]}}, {HTTP}}}
+  - {{id: to-look, tenant: t, from: {{workload: x}}, to: {{external: look.test, port: 9444, ca: web-ca, addresses: [NET.80/32]}}, {HTTP}, tls: intercept}}
   - {{id: to-a, tenant: t, from: {{workload: x}}, to: {{workload: service-a, port: https}}, {HTTP}}}
   - {{id: to-tcp, tenant: t, from: {{workload: x}}, to: {{external: tcp.test, port: 5432, addresses: [NET.80/32]}}}}
   - {{id: b-to-a, tenant: t, from: {{workload: x}}, to: {{workload: b, port: https}}, {HTTP}}}
@@ -130,13 +145,23 @@ fn plain(node: &Node, seen: &Shared<Vec<String>>) -> Upstream {
     })
 }
 
-fn originate(node: &Node, seen: &Shared<Vec<String>>) -> Upstream {
-    let config = data::server_config(&data::issue(&node.web, "spiffe://web/api", "api.test"));
+fn with_tls(node: &Node, target: Target, seen: &Shared<Vec<String>>) -> Upstream {
+    let config = data::server_config(&data::issue(&node.web, "spiffe://web/host", target.host()));
     let seen = Arc::clone(seen);
-    Upstream::start(&format!("{}:9443", node.ip(80)), move |stream| {
+    Upstream::start(&format!("{}:{}", node.ip(80), target.port()), move |stream| {
         let server = ServerConnection::new(Arc::clone(&config)).expect("a server");
         answer_http1(StreamOwned::new(server, stream), &seen);
     })
+}
+
+/// Asks as the guest does when it starts.
+fn trust(node: &Node) -> String {
+    let mut link = node.guest(X).dial(6, token(X), "");
+    let mut head = [0; 4];
+    link.read_exact(&mut head).expect("a length");
+    let mut pem = vec![0; usize::try_from(u32::from_be_bytes(head)).expect("short")];
+    link.read_exact(&mut pem).expect("a bundle");
+    String::from_utf8(pem).expect("text")
 }
 
 fn is_http2(stream: &TcpStream) -> bool {
