@@ -218,6 +218,8 @@ pub struct Limits {
     pub connections_per_second: Option<u32>,
     /// Names asked of DNS servers a second.
     pub lookups_per_second: Option<u32>,
+    /// Connections to one destination at once.
+    pub max_destination_connections: Option<u32>,
     /// Longest head of a request.
     pub max_header_bytes: Option<u32>,
     /// For a head to come whole.

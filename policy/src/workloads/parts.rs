@@ -213,12 +213,13 @@ fn dependency(reader: &mut Reader<'_>, node: &Node) -> Option<Dependency> {
     Some(Dependency { host: host?, port: port?, guest_ip: guest_ip? })
 }
 
-const LIMIT_KEYS: [&str; 13] = [
+const LIMIT_KEYS: [&str; 14] = [
     "max_connections",
     "max_handshakes",
     "bytes_per_second",
     "connections_per_second",
     "lookups_per_second",
+    "max_destination_connections",
     "max_header_bytes",
     "header_timeout_ms",
     "idle_timeout_ms",
@@ -253,6 +254,7 @@ pub(super) fn limits(reader: &mut Reader<'_>, map: &Map<'_>) -> Limits {
         bytes_per_second,
         connections_per_second: number("connections_per_second", 1..=1_000_000),
         lookups_per_second: number("lookups_per_second", 1..=1_000_000),
+        max_destination_connections: number("max_destination_connections", 1..=1_000_000),
         max_header_bytes: number("max_header_bytes", 1024..=65_536),
         header_timeout_ms: number("header_timeout_ms", 1..=MAX_TIMEOUT_MS),
         idle_timeout_ms: number("idle_timeout_ms", 1..=MAX_TIMEOUT_MS),

@@ -117,6 +117,7 @@ fn message(row: workloads::Endpoint) -> proto::Endpoint {
             bytes_per_second: row.limits.bytes_per_second.unwrap_or(0),
             connections_per_second: row.limits.connections_per_second.unwrap_or(0),
             lookups_per_second: row.limits.lookups_per_second.unwrap_or(0),
+            max_destination_connections: row.limits.max_destination_connections.unwrap_or(0),
             max_header_bytes: row.limits.max_header_bytes.unwrap_or(0),
             header_timeout_ms: row.limits.header_timeout_ms.unwrap_or(0),
             idle_timeout_ms: row.limits.idle_timeout_ms.unwrap_or(0),

@@ -48,6 +48,8 @@ pub use self::parent::{Parent, ParentError, Parents};
 pub use self::pool::{Pool, Pools};
 pub use self::speaks::Speaks;
 
+/// Which limit of connections is reached: that of one destination.
+const DESTINATION: &str = "destination";
 /// Everything about a dial together: lookup, attempts, handshakes.
 const DIAL_DEADLINE: Duration = Duration::from_secs(30);
 
@@ -173,12 +175,14 @@ impl Dialer {
             Some(parent) => self.addresses_of(parent, (host, port), target, caller, sources).await?,
         };
         loop {
+            let place = trial.place(caller.spec().limits.destination_connections);
+            let place = place.ok_or(DialFailure::because(Reason::LimitConnections, DESTINATION))?;
             let connected = race(&mut addresses, async |addr| connect(sources, addr).await).await;
             let (tcp, addr) = if parent.is_some() { connected.map_err(parent::unreachable)? } else { connected? };
             trial.answered();
             let stream = match parent {
-                None => Stream::Tcp(tcp),
-                Some(parent) => parent::through(parent, Stream::Tcp(tcp), addr, host, port).await?,
+                None => Stream::Dialled(tcp, place),
+                Some(parent) => parent::through(parent, Stream::Dialled(tcp, place), addr, host, port).await?,
             };
             match self.secured(stream, permit, caller, addr).await {
                 Ok(stream) => return Ok(Upstream { stream, addr }),

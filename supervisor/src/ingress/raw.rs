@@ -82,7 +82,7 @@ fn header(caller: &Stream, from: SocketAddr, who: &Caller) -> io::Result<Vec<u8>
             let (tcp, session) = tls.get_ref();
             (tcp, Some(session))
         }
-        Stream::Intercepted(_) | Stream::TlsClient(_) | Stream::Guest(_) => {
+        Stream::Intercepted(_) | Stream::Dialled(..) | Stream::TlsClient(_) | Stream::Guest(_) => {
             return Err(io::Error::other("not a caller's connection"));
         }
     };

@@ -12,11 +12,14 @@ use tokio_rustls::{client, server};
 
 use crate::gate::deadline::Deadline;
 use crate::guestlink::GuestStream;
+use crate::state::destinations::Place;
 
 /// A connection.
 pub enum Stream {
     /// Plain TCP.
     Tcp(TcpStream),
+    /// TCP to a destination outside, with its place among the endpoint's connections to it.
+    Dialled(TcpStream, Place),
     /// TLS that we terminate.
     TlsServer(Box<server::TlsStream<TcpStream>>),
     /// TLS of an app, which we answer in the place of its destination.
@@ -35,7 +38,7 @@ impl Stream {
             Self::TlsServer(tls) => tls.get_ref().1.alpn_protocol(),
             Self::Intercepted(tls) => tls.get_ref().1.alpn_protocol(),
             Self::TlsClient(tls) => tls.get_ref().1.alpn_protocol(),
-            Self::Tcp(_) | Self::Guest(_) => None,
+            Self::Tcp(_) | Self::Dialled(..) | Self::Guest(_) => None,
         }
     }
 
@@ -47,7 +50,7 @@ impl Stream {
 
     fn tcp(&self) -> Option<&TcpStream> {
         match self {
-            Self::Tcp(tcp) => Some(tcp),
+            Self::Tcp(tcp) | Self::Dialled(tcp, _) => Some(tcp),
             Self::TlsServer(tls) => Some(tls.get_ref().0),
             Self::TlsClient(tls) => tls.get_ref().0.tcp(),
             Self::Intercepted(tls) => tls.get_ref().0.inner.tcp(),
@@ -59,7 +62,7 @@ impl Stream {
         match self {
             Self::Guest(guest) => Some(guest),
             Self::Intercepted(tls) => tls.get_mut().0.inner.guest_mut(),
-            Self::Tcp(_) | Self::TlsServer(_) | Self::TlsClient(_) => None,
+            Self::Tcp(_) | Self::Dialled(..) | Self::TlsServer(_) | Self::TlsClient(_) => None,
         }
     }
 
@@ -100,7 +103,7 @@ fn poll_read_tls<S: AsyncRead + AsyncWrite + Unpin>(
 macro_rules! each {
     ($self:ident, $inner:ident => $call:expr) => {
         match $self.get_mut() {
-            Stream::Tcp($inner) => $call,
+            Stream::Tcp($inner) | Stream::Dialled($inner, _) => $call,
             Stream::TlsServer($inner) => $call,
             Stream::Intercepted($inner) => $call,
             Stream::TlsClient($inner) => $call,
@@ -112,7 +115,7 @@ macro_rules! each {
 impl AsyncRead for Stream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
-            Self::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Tcp(tcp) | Self::Dialled(tcp, _) => Pin::new(tcp).poll_read(cx, buf),
             Self::TlsServer(tls) => poll_read_tls(tls, cx, buf),
             Self::Intercepted(tls) => poll_read_tls(tls, cx, buf),
             Self::TlsClient(tls) => Pin::new(tls).poll_read(cx, buf),
@@ -136,7 +139,7 @@ impl AsyncWrite for Stream {
 
     fn is_write_vectored(&self) -> bool {
         match self {
-            Self::Tcp(inner) => inner.is_write_vectored(),
+            Self::Tcp(inner) | Self::Dialled(inner, _) => inner.is_write_vectored(),
             Self::TlsServer(inner) => inner.is_write_vectored(),
             Self::Intercepted(inner) => inner.is_write_vectored(),
             Self::TlsClient(inner) => inner.is_write_vectored(),

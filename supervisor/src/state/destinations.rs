@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,7 @@ pub struct Destinations {
 struct Destination {
     turn: Arc<Semaphore>,
     state: Mutex<State>,
+    open: AtomicUsize,
 }
 
 #[derive(Clone, Copy)]
@@ -96,7 +98,7 @@ impl Destinations {
 
 impl Default for Destination {
     fn default() -> Self {
-        Self { turn: Arc::new(Semaphore::new(1)), state: Mutex::new(State::Unknown) }
+        Self { turn: Arc::new(Semaphore::new(1)), state: Mutex::new(State::Unknown), open: AtomicUsize::new(0) }
     }
 }
 
@@ -120,7 +122,24 @@ impl Destination {
     }
 }
 
+/// A connection's place among those to its destination; given back when dropped.
+pub struct Place(Arc<Destination>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Trial {
+    /// A place for one more connection, unless there are as many as `cap`.
+    #[must_use]
+    pub fn place(&self, cap: usize) -> Option<Place> {
+        let one_more = |open: usize| (open < cap).then_some(open + 1);
+        let taken = self.destination.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        taken.is_ok().then(|| Place(Arc::clone(&self.destination)))
+    }
+
     /// The destination answers: whoever waits may dial as well.
     pub fn answered(&mut self) {
         *lock(&self.destination.state) = State::Alive(Instant::now());
@@ -197,6 +216,18 @@ mod tests {
         assert!(now(other.as_mut()).is_none());
         drop(first);
         assert!(now(other.as_mut()).is_some_and(|trial| trial.is_ok_and(|trial| trial.turn.is_some())));
+    }
+
+    // covers: D12c
+    #[test]
+    fn a_destination_has_as_many_places_as_the_cap_and_gets_them_back() {
+        let destinations = Destinations::default();
+        let trial = |key| at_once(&destinations, key).expect("nobody else dials").expect("nothing is known");
+        let held: Vec<_> = (0..3).map(|_| trial("a:1").place(3).expect("within the cap")).collect();
+        assert!(trial("a:1").place(3).is_none());
+        assert!(trial("b:1").place(3).is_some(), "another destination");
+        drop(held);
+        assert!(trial("a:1").place(3).is_some());
     }
 
     // covers: D12a

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct EndpointLimits {
     /// Connections open at once, both directions together.
     pub max_connections: usize,
+    /// Of them, those to one destination outside.
+    pub destination_connections: usize,
     /// TLS handshakes in flight.
     pub max_handshakes: usize,
     /// Payload each way, bytes a second; 0: as fast as it goes.
@@ -38,6 +40,7 @@ impl Default for EndpointLimits {
         Self {
             // A hybrid muxer carries at most 1,023; the rest is left to health checks and the presence connection.
             max_connections: 900,
+            destination_connections: 900,
             max_handshakes: 64,
             bytes_per_second: 0,
             connections_per_second: 0,

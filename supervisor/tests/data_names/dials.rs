@@ -140,3 +140,21 @@ fn every_dial_comes_from_the_callers_own_address() {
     assert_eq!(*tunnel.peers.lock().expect("no panic"), [node.ip(11), node.ip(11)]);
     assert_eq!(*plain.peers.lock().expect("no panic"), [node.ip(11), node.ip(31)]);
 }
+
+// covers: D12c
+#[test]
+fn one_destination_cannot_use_up_the_connections_of_an_endpoint() {
+    let limits = "ports: []\n    limits: {max_destination_connections: 3}";
+    let endpoints = Plan::default().endpoints.replacen("ports: []", limits, 1);
+    let node = Node::with(Plan { endpoints, ..Plan::default() });
+    let tunnel = echo(&format!("{}:5432", node.ip(80)));
+    let _plain = Upstream::http(&format!("{}:8080", node.ip(80)));
+    let open: Vec<_> = (0..3).map(|_| connect_as(&node, X, "tcp.test:5432")).collect();
+    assert!(open.iter().all(|(status, _)| *status == 200));
+    assert_eq!(connect(&node, "tcp.test:5432"), 503);
+    node.audited_once(|line| is(line, &[("reason", "limit_connections"), ("detail", "destination")]));
+    assert_eq!(get(&node, "http://plain.test:8080/").status, 200, "another destination");
+    came(&tunnel, 3);
+    drop(open);
+    until("places come back", || connect(&node, "tcp.test:5432") == 200);
+}

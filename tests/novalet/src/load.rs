@@ -165,6 +165,7 @@ fn limits(limits: &Limits) -> Option<control::Limits> {
         bytes_per_second: limits.bytes_per_second.unwrap_or_default(),
         connections_per_second: limits.connections_per_second.unwrap_or_default(),
         lookups_per_second: limits.lookups_per_second.unwrap_or_default(),
+        max_destination_connections: limits.max_destination_connections.unwrap_or_default(),
         max_header_bytes: limits.max_header_bytes.unwrap_or_default(),
         header_timeout_ms: limits.header_timeout_ms.unwrap_or_default(),
         idle_timeout_ms: limits.idle_timeout_ms.unwrap_or_default(),

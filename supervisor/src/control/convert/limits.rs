@@ -35,6 +35,7 @@ pub(super) fn convert(
         max_lifetime_ms,
         close_at_max_lifetime,
         lookups_per_second,
+        max_destination_connections,
     } = limits.unwrap_or_default();
     let default = match backend {
         Some(Backend::Vsock { .. }) => {
@@ -56,8 +57,10 @@ pub(super) fn convert(
             default
         }
     };
+    let max_connections = or(max_connections, default.max_connections);
     EndpointLimits {
-        max_connections: or(max_connections, default.max_connections),
+        max_connections,
+        destination_connections: or(max_destination_connections, max_connections),
         max_handshakes: or(max_handshakes, default.max_handshakes),
         bytes_per_second,
         connections_per_second,
