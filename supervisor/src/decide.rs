@@ -140,10 +140,10 @@ impl Decider {
         let is_listed = |name: &str| record.endpoint().credentials.contains(name);
         let credential = match credential::of_grant(&policy, &input, &decision, &self.credentials, is_listed) {
             Ok(credential) => credential,
-            Err(NoCredential { reason, detail }) => {
-                record.deny(reason);
-                record.detail(detail);
-                return Err(reason);
+            Err(missing) => {
+                record.deny(missing.reason());
+                record.detail(missing.as_str());
+                return Err(missing.reason());
             }
         };
         if decision.allow { Ok(Permit { input, decision, policy, credential }) } else { Err(reason) }

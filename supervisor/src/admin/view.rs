@@ -43,9 +43,9 @@ pub(super) fn decision_here(
     };
     match check_credential(policy, input, verdict, &handles.credentials, is_listed) {
         Ok(()) => (granted, None),
-        Err(NoCredential { reason, detail }) => {
-            let reason = reason.as_str().to_owned();
-            (DecisionView { verdict: "deny".to_owned(), reason, ..granted }, Some(remedy(detail)))
+        Err(missing) => {
+            let reason = missing.reason().as_str().to_owned();
+            (DecisionView { verdict: "deny".to_owned(), reason, ..granted }, Some(remedy(missing)))
         }
     }
 }
@@ -60,13 +60,15 @@ pub(super) fn explanation_here(handles: &AdminHandles, policy: &Policy, input: &
     ExplanationView { decision, hint, ..explained }
 }
 
-fn remedy(detail: &str) -> &'static str {
-    match detail {
-        "credential_host" => "its declaration does not list this host; ask its owner to add it",
-        "credential_plaintext" => "it goes out with requests over TLS only; use tls: originate, or intercept",
-        "credential_pod" => "no pod of the workload on this node lists it in `credentials`",
-        "credential_missing" => "this node has no such file in [credentials] dir; `ready` says if it could not be read",
-        _ => "its file does not hold what its form needs",
+fn remedy(missing: NoCredential) -> &'static str {
+    match missing {
+        NoCredential::Host => "its declaration does not list this host; ask its owner to add it",
+        NoCredential::Plaintext => "it goes out with requests over TLS only; use tls: originate, or intercept",
+        NoCredential::Pod => "no pod of the workload on this node lists it in `credentials`",
+        NoCredential::Missing => {
+            "this node has no such file in [credentials] dir; `ready` says if it could not be read"
+        }
+        NoCredential::Form => "its file does not hold what its form needs",
     }
 }
 

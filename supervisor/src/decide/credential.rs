@@ -10,21 +10,44 @@ use nova_policy::engine::Policy;
 use nova_policy::host::Host;
 use nova_policy::input::{Direction, Input, Phase};
 
-use crate::credentials::{Credentials, Held, Injection};
+use crate::credentials::{Credentials, Fault, Held, Injection};
 use crate::reason::Reason;
 
 /// Why a grant does not get its credential, and so does not pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoCredential {
-    /// For the record.
-    pub reason: Reason,
-    /// Finer.
-    pub detail: &'static str,
+pub enum NoCredential {
+    /// Its declaration does not list the host of the call.
+    Host,
+    /// What is granted is no request that goes out over TLS.
+    Plaintext,
+    /// The endpoint does not list it.
+    Pod,
+    /// The node has no value for it.
+    Missing,
+    /// The value is not what the form needs.
+    Form,
 }
 
 impl NoCredential {
-    fn unavailable(detail: &'static str) -> Self {
-        Self { reason: Reason::CredentialUnavailable, detail }
+    /// The reason in the record.
+    #[must_use]
+    pub fn reason(self) -> Reason {
+        match self {
+            Self::Pod => Reason::CredentialNotGranted,
+            Self::Host | Self::Plaintext | Self::Missing | Self::Form => Reason::CredentialUnavailable,
+        }
+    }
+
+    /// The finer reason.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Host => "credential_host",
+            Self::Plaintext => "credential_plaintext",
+            Self::Pod => "credential_pod",
+            Self::Missing => "credential_missing",
+            Self::Form => Fault::Form.as_str(),
+        }
     }
 }
 
@@ -43,19 +66,15 @@ pub(super) fn of_grant(
         return Ok(None);
     }
     let name = &*decision.credential;
-    let declared = declared(policy, input, decision).ok_or(NoCredential::unavailable("credential_host"))?;
+    let declared = declared(policy, input, decision).ok_or(NoCredential::Host)?;
     if decision.would_deny || !goes_over_tls(policy, input, decision) {
-        return Err(NoCredential::unavailable("credential_plaintext"));
+        return Err(NoCredential::Plaintext);
     }
     if !is_listed(name) {
-        return Err(NoCredential { reason: Reason::CredentialNotGranted, detail: "credential_pod" });
+        return Err(NoCredential::Pod);
     }
-    let held = credentials.get(name).ok_or(NoCredential::unavailable("credential_missing"))?;
-    if Injection::fits(&held, &declared.form) {
-        Ok(Some(held))
-    } else {
-        Err(NoCredential::unavailable("credential_form"))
-    }
+    let held = credentials.get(name).ok_or(NoCredential::Missing)?;
+    if Injection::fits(&held, &declared.form) { Ok(Some(held)) } else { Err(NoCredential::Form) }
 }
 
 /// Whether nothing in the policy is against showing the credential of this decision to where the call goes. The compiler sees to
