@@ -155,6 +155,8 @@ fn t22_a_hello_that_does_not_name_the_tunnels_host_gets_no_answer_and_reaches_no
         link.send(bytes);
         assert!(link.is_closed(), "{detail}: not a byte comes back");
         let lines = node.audited(count + 1, |line| is(line, &[("verdict", "deny"), ("reason", "sni_mismatch")]));
+        let name = ["evil.test", "", "ech-provider.test", "", ""][count];
+        assert_eq!(lines[count]["sni"].as_str().unwrap_or_default(), name);
         assert!(is(&lines[count], &[("detail", detail), ("dest_host", LOOK)]), "{detail} in {:#?}", lines[count]);
     }
     assert_eq!(upstream.accepted(), 0);
@@ -176,7 +178,10 @@ fn f_ec11_a_tunnel_for_one_host_carries_no_hello_for_another() {
         link.send(bytes);
         assert!(link.is_closed());
         let refused = |line: &serde_json::Value| is(line, &[("kind", "close"), ("reason", "sni_mismatch")]);
-        node.audited(count + 1, refused);
+        let lines = node.audited(count + 1, refused);
+        let name = ["evil.test", "", "ech-provider.test", ""][count];
+        assert_eq!(lines[count]["sni"].as_str().unwrap_or_default(), name);
+        assert_eq!(lines[count]["dest_host"], OPAQUE);
     }
     until("the tunnels reached the host before their first byte", || upstream.accepted() == 4);
 }

@@ -100,6 +100,8 @@ pub struct Line {
     pub credential: String,
     /// The app named no port, 80 has no rule, 443 has one: the call went to 443 with TLS.
     pub upgraded: bool,
+    /// Name in a ClientHello that was refused for it.
+    pub sni: String,
     /// The app spoke TLS of its own, and the supervisor answered it.
     pub intercepted: bool,
     /// HTTP status that the caller got.
@@ -147,6 +149,7 @@ impl Line {
             detail: "",
             credential: String::new(),
             upgraded: false,
+            sni: String::new(),
             intercepted: false,
             status: None,
             grpc_status: None,
@@ -189,6 +192,7 @@ impl Serialize for Line {
         text(&mut map, "detail", self.detail)?;
         text(&mut map, "credential", &self.credential)?;
         known(&mut map, "upgraded", Some(&self.upgraded).filter(|upgraded| **upgraded))?;
+        text(&mut map, "sni", &self.sni)?;
         known(&mut map, "intercepted", Some(&self.intercepted).filter(|intercepted| **intercepted))?;
         known(&mut map, "status", self.status.as_ref())?;
         known(&mut map, "grpc_status", self.grpc_status.as_ref())?;

@@ -88,6 +88,11 @@ impl Record {
         self.line.upgraded = true;
     }
 
+    /// The name that a refused ClientHello asked for.
+    pub fn sni(&mut self, name: &str) {
+        name.clone_into(&mut self.line.sni);
+    }
+
     /// The app's own TLS was answered by us.
     pub fn intercepted(&mut self) {
         self.line.intercepted = true;

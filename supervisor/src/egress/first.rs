@@ -12,6 +12,10 @@ use crate::reason::Reason;
 
 /// First byte of TLS, and of no HTTP request.
 pub(super) const TLS: u8 = 0x16;
+/// Details of `sni_mismatch`.
+pub(super) const ANOTHER_NAME: &str = "another_name";
+pub(super) const NO_NAME: &str = "no_name";
+pub(super) const TOO_LONG: &str = "hello_too_long";
 /// A ClientHello that is not complete after this many bytes is refused: it exists to get past such checks.
 const HELLO_MAX: usize = 16 * 1024;
 
@@ -77,6 +81,15 @@ pub fn kind(bytes: &[u8]) -> Verdict {
         }
     }
     Verdict::Incomplete
+}
+
+/// What is wrong with the name in a ClientHello that was refused for it, and the name.
+pub(super) fn fault(first: &[u8]) -> (&'static str, Option<String>) {
+    match kind(first) {
+        Verdict::Tls { sni: Some(name) } => (ANOTHER_NAME, Some(name)),
+        Verdict::Tls { sni: None } | Verdict::Other => (NO_NAME, None),
+        Verdict::Incomplete => (TOO_LONG, None),
+    }
 }
 
 /// Reads a ClientHello to its end, behind what of it is in `first` already. The caller sets a deadline.

@@ -42,6 +42,8 @@ macro_rules! rejected {
 struct Refused {
     reason: Reason,
     detail: &'static str,
+    /// The name that was asked for instead of the tunnel's.
+    sni: String,
 }
 
 /// Takes the place of `host`. The stream that comes back holds at least one byte of plaintext; `None`: it is over, and `record`
@@ -59,6 +61,7 @@ pub(super) async fn terminate(guest: &Guest, caller: Prefixed, host: &Host, reco
         reason => record.deny(reason),
     }
     record.detail(refused.detail);
+    record.sni(&refused.sni);
     record.close(refused.reason);
     guest.ended(refused.reason);
     None
@@ -80,9 +83,9 @@ async fn handshake(
 ) -> Result<Box<TlsStream<Prefixed>>, Refused> {
     let config = match first::hello(&mut stream, &mut first).await {
         Hello::Names(Some(name)) if name == host.as_str() => config(guest, host),
-        Hello::Names(Some(_)) => Err(Refused { reason: Reason::SniMismatch, detail: "another_name" }),
-        Hello::Names(None) => Err(Refused { reason: Reason::SniMismatch, detail: "no_name" }),
-        Hello::TooLong => Err(Refused { reason: Reason::SniMismatch, detail: "hello_too_long" }),
+        Hello::Names(Some(sni)) => Err(Refused { sni, ..detailed(Reason::SniMismatch, first::ANOTHER_NAME) }),
+        Hello::Names(None) => Err(detailed(Reason::SniMismatch, first::NO_NAME)),
+        Hello::TooLong => Err(detailed(Reason::SniMismatch, first::TOO_LONG)),
         Hello::Ended => Err(refused(Reason::Reset)),
     };
     let config = match config {
@@ -118,7 +121,7 @@ async fn first_byte(mut tls: Box<TlsStream<Prefixed>>) -> Result<Prefixed, Refus
             first.truncate(read);
             Ok(Prefixed::new(first.into(), Stream::Intercepted(tls)))
         }
-        Ok(Ok(_)) => Err(Refused { reason: Reason::ClientRejectedCa, detail: rejected!("closed without a request") }),
+        Ok(Ok(_)) => Err(detailed(Reason::ClientRejectedCa, rejected!("closed without a request"))),
         Ok(Err(error)) => Err(Refused::from_handshake(&error)),
         Err(_) => {
             Stream::Intercepted(tls).abort().await;
@@ -128,13 +131,17 @@ async fn first_byte(mut tls: Box<TlsStream<Prefixed>>) -> Result<Prefixed, Refus
 }
 
 fn refused(reason: Reason) -> Refused {
-    Refused { reason, detail: "" }
+    detailed(reason, "")
+}
+
+fn detailed(reason: Reason, detail: &'static str) -> Refused {
+    Refused { reason, detail, sni: String::new() }
 }
 
 impl Refused {
     /// What a client did that saw our certificate.
     fn from_handshake(error: &io::Error) -> Self {
-        let rejected = |detail| Self { reason: Reason::ClientRejectedCa, detail };
+        let rejected = |detail| detailed(Reason::ClientRejectedCa, detail);
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
             Some(Error::AlertReceived(alert)) => match alert {
                 AlertDescription::UnknownCA => rejected(rejected!("unknown_ca")),

@@ -88,7 +88,9 @@ pub(super) fn signer(guest: &Guest, host: &str) -> Result<Arc<PodCa>, Reason> {
 fn intercepted(policy: &Policy, workload: &str) -> BTreeSet<String> {
     let targets = policy.data().targets.get(workload).into_iter().flat_map(|rules| rules.values().flatten());
     let names = targets.flat_map(|target| match target {
-        EgressTarget::Workload { host, aliases, intercept: true, .. } => [&[host.clone()], aliases.as_slice()].concat(),
+        EgressTarget::Workload { host, aliases, intercept: true, .. } => {
+            [std::slice::from_ref(host), aliases.as_slice()].concat()
+        }
         EgressTarget::External { host, intercept: true, .. } => vec![host.clone()],
         _ => Vec::new(),
     });

@@ -118,6 +118,11 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
     record.bytes(0, opening.to_caller);
     if let Some(reason) = opening.refused {
         record.deny(reason);
+        if reason == Reason::SniMismatch {
+            let (detail, name) = first::fault(&opening.first);
+            record.detail(detail);
+            record.sni(name.as_deref().unwrap_or_default());
+        }
         guest.ended(reason);
         record.close(reason);
         tokio::join!(farewell(opening.caller, reason, &mut record), opening.callee.abort());
