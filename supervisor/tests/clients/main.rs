@@ -12,6 +12,7 @@ mod app;
 mod curl;
 mod grpc;
 mod judge;
+mod outside;
 mod programs;
 mod relay;
 mod stage;

@@ -30,7 +30,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("commands: http, grpc, grpc-app")
+		return errors.New("commands: http, grpc, grpc-app, https-app")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	var to target
@@ -41,6 +41,7 @@ func run(args []string) error {
 	flags.StringVar(&to.key, "key", "", "PEM file of its key")
 	flags.StringVar(&to.protocol, "protocol", "h1", "h1 or h2")
 	records := flags.String("records", "", "file of what the app saw")
+	address := flags.String("address", "", "where the app listens")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
@@ -51,6 +52,8 @@ func run(args []string) error {
 		return callGRPC(to)
 	case "grpc-app":
 		return serveGRPC(*records)
+	case "https-app":
+		return serveHTTPS(*address, to.cert, to.key)
 	default:
 		return fmt.Errorf("unknown command %q", args[0])
 	}
