@@ -4,7 +4,10 @@
 mod credentials_support;
 mod data;
 
+use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -227,7 +230,7 @@ fn a_secret_is_never_indexed_and_a_connection_carries_one_value_only() {
         while let Ok(event) = h2.event() {
             let Event::Headers { stream, fields, .. } = event else { continue };
             connection.saw_fields(&fields);
-            *noted.lock().expect("no panic") = h2.never_indexed().to_vec();
+            *noted.lock().expect("no panic") = h2.decoder.never.clone();
             h2.headers(stream, &[(":status", "204")], true);
         }
     });
@@ -274,4 +277,46 @@ fn connections_to_workloads_are_not_used_again_once_other_cas_are_trusted() {
     until("a new connection is used", || ask() != "0");
     assert_eq!([ask(), ask()], ["1", "1"]);
     assert_eq!(host.upstream.accepted(), 2);
+}
+
+// covers: D5f
+#[test]
+fn a_new_svid_is_used_on_connections_of_its_own() {
+    let plan = Plan::default();
+    let node = Node::with(Plan {
+        endpoints: format!("trust_domain: prod.test\n{}", plan.endpoints),
+        hosts: vec![("service-a.t.nova".to_owned(), "NET.70".to_owned())],
+        identity: "source = \"files\"\ndir = \"svids\"\ntrust_domain = \"prod.test\"\n".to_owned(),
+        prepare: |dir, ca| {
+            fs::create_dir(dir.join("svids")).expect("made");
+            fs::write(dir.join("svids/bundle.pem"), ca.certificate_pem()).expect("written");
+            ["x", "service-a", "b"].iter().for_each(|workload| put_svid(dir, ca, workload));
+        },
+        ..plan
+    });
+    let who = issue(&node.ca, "spiffe://prod.test/t/t/w/service-a", "service-a.t.nova");
+    let host = Host::polite(&format!("{}:{HTTPS}", node.ip(70)), speaks(&who, &[]));
+    let mut link = node.proxy(X);
+    let mut ask = || {
+        link.send("GET http://service-a.t.nova:8443/v1/orders/1 HTTP/1.1\r\nHost: service-a.t.nova:8443\r\n\r\n");
+        read_answer(&mut link).expect("an answer").text()
+    };
+    assert_eq!([ask(), ask()], ["0", "0"]);
+    put_svid(node.dir.path(), &node.ca, "x");
+    until("a new connection is used", || ask() != "0");
+    assert_eq!([ask(), ask()], ["1", "1"]);
+    assert_eq!(host.upstream.accepted(), 2);
+}
+
+/// A fresh pair of files. For a moment they do not match, and the pair of before stays in force.
+fn put_svid(dir: &Path, ca: &DevCa, workload: &str) {
+    let issued = issue(ca, &format!("spiffe://prod.test/t/t/w/{workload}"), &format!("{workload}.t.nova"));
+    let files = [("key", issued.key_pem().to_string()), ("crt", issued.chain_pem())];
+    for (kind, text) in files {
+        let (file, beside) =
+            (dir.join(format!("svids/{workload}.t.{kind}")), dir.join(format!("svids/{workload}.new")));
+        fs::write(&beside, text).expect("written");
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o600)).expect("set");
+        fs::rename(beside, file).expect("renamed");
+    }
 }

@@ -113,11 +113,6 @@ impl<S: Read + Write> H2<S> {
         Ok(h2)
     }
 
-    /// Names of the fields that came marked as never to be indexed.
-    pub fn never_indexed(&self) -> &[String] {
-        &self.decoder.never
-    }
-
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.try_bytes(bytes).expect("sent");
     }

@@ -148,7 +148,7 @@ pub struct Plan {
     pub lab: bool,
     /// The supervisor's limit of open files.
     pub files: Option<u64>,
-    /// Further lines of `[identity]`.
+    /// Further lines of `[identity]`, or all of them, `source` first.
     pub identity: String,
     /// Further sections of the configuration.
     pub sections: String,
@@ -508,12 +508,15 @@ fn config_text(net: &str, plan: &Plan, ca_fd: i32) -> String {
         })
         .collect();
     let (policy, audit, resolver) = (plan.policy, plan.audit, plan.resolver.replace("NET", net));
-    let (identity, sections) = (&plan.identity, plan.sections.replace("NET", net));
+    let is_whole = plan.identity.starts_with("source");
+    let dev = if is_whole { String::new() } else { format!("source = \"dev\"\nca_fd = {ca_fd}\n") };
+    let identity = format!("{dev}{}", plan.identity);
+    let sections = plan.sections.replace("NET", net);
     let lab = if plan.lab { "[lab]\nallow_destinations = [\"127.0.0.0/8\"]\n" } else { "" };
     format!(
         "[node]\nid = \"node-1\"\nmode = \"dev\"\nworkers = 2\n[endpoints]\nfile = \"endpoints.yaml\"\n\
          [policy]\nbundle = \"bundle.tar.gz\"\nkeys = \"keys.json\"\nstore = \"store\"\n{policy}\n\
-         [identity]\nsource = \"dev\"\nca_fd = {ca_fd}\n{identity}[guests]\nroot = \"guests\"\n[routes]\nmode = \"none\"\n\
+         [identity]\n{identity}[guests]\nroot = \"guests\"\n[routes]\nmode = \"none\"\n\
          [resolver]\nhosts = {{ {} }}\n{resolver}\n[audit]\nfile = \"audit.jsonl\"\n{audit}\n[admin]\nsocket = \"admin.sock\"\n{lab}{sections}",
         hosts.join(", ")
     )
