@@ -29,7 +29,7 @@ use crate::tls::{ALPN_HTTP1, ExternalRoots, Versions, client_config_for_external
 pub struct Service {
     /// The address.
     pub url: BundleUrl,
-    /// The CA that must vouch for it, PEM; without one the public web's. Read again for each connection.
+    /// The CA that must vouch for it, PEM; without one the system's. Read again for each connection.
     pub ca: Option<PathBuf>,
     /// Which addresses the name may lead to; without one any.
     pub guard: Option<AddressGuard>,

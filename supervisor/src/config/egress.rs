@@ -54,7 +54,7 @@ pub struct ProxyConfig {
     pub name: String,
     /// Where it is.
     pub url: ProxyUrl,
-    /// The CA that must vouch for it, PEM; default: the public web's.
+    /// The CA that must vouch for it, PEM; default: the system's.
     pub ca: Option<PathBuf>,
     /// A file with `user:password`.
     pub credential: Option<PathBuf>,

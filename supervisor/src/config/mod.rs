@@ -154,7 +154,7 @@ pub enum BundleSource {
 pub struct HttpSource {
     /// Where.
     pub url: BundleUrl,
-    /// The CA that must vouch for it, PEM; default: the public web's.
+    /// The CA that must vouch for it, PEM; default: the system's.
     pub ca: Option<PathBuf>,
     /// How long the server may hold a question back.
     pub poll_wait: Duration,
@@ -251,7 +251,7 @@ pub enum KeySource {
     Url {
         /// Where.
         url: BundleUrl,
-        /// The CA that must vouch for it, PEM; default: the public web's.
+        /// The CA that must vouch for it, PEM; default: the system's.
         ca: Option<PathBuf>,
     },
 }
