@@ -203,7 +203,7 @@ fn answers_in_http2_that_break_the_rules_of_messages_do_not_reach_the_app() {
         node.publish(RULES);
         let mut link = node.proxy(X);
         link.send(API);
-        let answer = read_answer(&mut link).unwrap_or_else(|error| panic!("{fields:?}: {error}"));
+        let answer = read_answer(&mut link).expect("an answer");
         assert_eq!(answer.status, 502, "{fields:?}: {answer:?}");
         let line = record(&node, &answer);
         assert!(is(&line, &[("verdict", "error")]), "{fields:?}: {line}");
