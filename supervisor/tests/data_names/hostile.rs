@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use hickory_resolver::proto::op::ResponseCode;
 
-use crate::data::{Node, X, is};
+use crate::data::{Node, Plan, X, is};
 use crate::dns::{Asked, Dns, alias, late, packet, record};
 use crate::support::{came, connect, connect_as, dns_of, echo, ended, plan};
 
@@ -113,6 +113,31 @@ fn an_answer_that_is_truncated_over_tcp_too_is_no_answer() {
         message.metadata.truncation = true;
         packet(&message)
     });
+}
+
+// covers: D7c
+#[test]
+fn a_server_that_says_nothing_over_tcp_is_a_reason_and_no_hang() {
+    let outcome = fails("dns_timeout", |asked, _| {
+        let mut message = asked.with(Vec::new());
+        message.metadata.truncation = true;
+        if asked.tcp { Vec::new() } else { packet(&message) }
+    });
+    assert!(outcome.took < Duration::from_secs(5), "{:?}", outcome.took);
+}
+
+// covers: D7c
+#[test]
+fn a_second_server_answers_for_one_that_fails_or_is_not_there() {
+    let servers = "servers = [\"NET.54:5353\", \"NET.53:5353\"]\ntimeout = \"4s\"";
+    let node = Node::with(Plan { resolver: servers, ..plan() });
+    let home = node.ip(80);
+    let _dns = dns_of(&node, move |asked| asked.addresses(0, &[&home]));
+    let upstream = echo(&format!("{}:8080", node.ip(80)));
+    assert_eq!(connect(&node, "a.dns.test:8080"), 200);
+    let _mute = Dns::start(&format!("{}:5353", node.ip(54)), |_| Vec::new());
+    assert_eq!(connect(&node, "b.dns.test:8080"), 200);
+    came(&upstream, 2);
 }
 
 // covers: D7c
