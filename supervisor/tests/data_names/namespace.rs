@@ -91,7 +91,7 @@ fn no_port_of_the_machine_itself_is_reached_by_any_rule_but_that_of_a_workload()
     let hosts = vec![("own.test".to_owned(), "10.77.0.1".to_owned())];
     let node = Node::with(Plan { rules, hosts, ..Plan::default() });
     // A service of the node, and an address that is only routed here: of a workload of another instance, say.
-    let services = ["10.77.0.1:9000", "10.78.0.9:9000"].map(|address| TcpListener::bind(address));
+    let services = ["10.77.0.1:9000", "10.78.0.9:9000"].map(TcpListener::bind);
     assert!(services[0].is_ok());
     for host in ["own.test", "10.77.0.1", "10.78.0.9"] {
         assert_eq!(connect(&node, &format!("{host}:9000")), 403, "{host}");
