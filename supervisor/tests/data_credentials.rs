@@ -159,7 +159,9 @@ fn a_changed_file_is_used_without_a_restart_and_on_connections_of_its_own() {
     assert_eq!(value().1, "Bearer rotated-value");
     std::fs::remove_file(node.dir.path().join("secrets/bearer")).expect("removed");
     until("what is gone is not used", || value().0 == 403);
-    let line = node.audit().into_iter().rfind(|line| line["reason"] == "credential_unavailable").expect("a line");
+    let unavailable = || node.audit().into_iter().rfind(|line| line["reason"] == "credential_unavailable");
+    until("it is recorded", || unavailable().is_some());
+    let line = unavailable().expect("a line");
     assert!(is(&line, &[("detail", "credential_missing"), ("credential", "bearer")]), "{line}");
     let seen = upstream.seen();
     assert!(seen.iter().all(|seen| !seen.contains("Evil")), "{seen:?}");

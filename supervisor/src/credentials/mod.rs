@@ -118,10 +118,8 @@ impl Credentials {
     /// looks in a row saw the same.
     pub async fn follow(self: Arc<Self>) {
         let Some(source) = &self.source else { return };
-        let mut taken = source.list().unwrap_or_default();
-        // What changed between `open` and now is read once more.
-        self.reread(&BTreeMap::new(), &taken);
-        let mut last = taken.clone();
+        // What changed between `open` and the first look is another version, and all is read once more.
+        let (mut taken, mut last) = (BTreeMap::new(), BTreeMap::new());
         loop {
             tokio::time::sleep(POLL_EVERY).await;
             match source.list() {
@@ -132,7 +130,11 @@ impl Credentials {
                     }
                     last = now;
                 }
-                Err(error) => self.report(vec![format!("{error}; the credentials of before stay in force")]),
+                Err(error) => {
+                    self.report(vec![format!("{error}; the credentials of before stay in force")]);
+                    // All is read again once it is back, which also takes the report away.
+                    taken.clear();
+                }
             }
         }
     }

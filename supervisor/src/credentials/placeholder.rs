@@ -4,6 +4,8 @@
 //! A placeholder is no secret. It is refused wherever it is not replaced, because a call that was meant to carry a credential
 //! would only fail elsewhere, and because whoever tries it at other hosts is worth a line in the log.
 
+use std::sync::LazyLock;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::request::Parts;
@@ -13,11 +15,13 @@ use zeroize::Zeroizing;
 
 /// How every placeholder starts.
 pub const PREFIX: &str = "nova_credential_";
+/// Made once: every field of every request of a guest is searched.
+static FINDER: LazyLock<memmem::Finder<'static>> = LazyLock::new(|| memmem::Finder::new(PREFIX));
 
 /// The name in the first placeholder of `text`; empty when nothing follows the prefix.
 #[must_use]
 pub fn first_name(text: &[u8]) -> Option<&str> {
-    let start = memmem::find(text, PREFIX.as_bytes())? + PREFIX.len();
+    let start = FINDER.find(text)? + PREFIX.len();
     let is_letter = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
     let len = text[start..].iter().take_while(|byte| is_letter(byte)).count();
     std::str::from_utf8(&text[start..start + len]).ok()
@@ -30,14 +34,14 @@ pub(super) struct Foreign;
 /// `text` with every placeholder of `name` replaced by `value`; `None` when there is no placeholder at all.
 pub(super) fn replaced(text: &[u8], name: &str, value: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, Foreign> {
     let whole = PREFIX.len() + name.len();
-    let count = memmem::find_iter(text, PREFIX.as_bytes()).count();
+    let count = FINDER.find_iter(text).count();
     if count == 0 {
         return Ok(None);
     }
     // One allocation: a buffer that grows would leave copies of the value behind.
     let mut filled = Zeroizing::new(Vec::with_capacity(text.len() + count * value.len()));
     let mut rest = text;
-    while let Some(at) = memmem::find(rest, PREFIX.as_bytes()) {
+    while let Some(at) = FINDER.find(rest) {
         if first_name(&rest[at..]) != Some(name) {
             return Err(Foreign);
         }
@@ -104,7 +108,7 @@ impl Watch {
         let most = PREFIX.len() - 1;
         let seam = &piece[..piece.len().min(most)];
         self.end.extend_from_slice(seam);
-        if memmem::find(&self.end, PREFIX.as_bytes()).is_some() || memmem::find(piece, PREFIX.as_bytes()).is_some() {
+        if FINDER.find(&self.end).is_some() || FINDER.find(piece).is_some() {
             return true;
         }
         if piece.len() > most {
