@@ -1,5 +1,7 @@
 //! What an app finds in a guest that nova-init made: fixed dependencies, egress sockets, pings. The test is the host.
 
+#![allow(clippy::panic, reason = "a test that cannot go on fails")]
+
 mod common;
 
 use std::fs;
