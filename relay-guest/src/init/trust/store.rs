@@ -94,6 +94,6 @@ mod tests {
     #[test]
     fn what_is_no_certificate_is_left_out() {
         assert_eq!(pkcs12(b"no certificates"), pkcs12(b""));
-        assert_eq!(pkcs12(b"")[..5], [SEQUENCE, 40, INTEGER, 1, 3]);
+        assert_eq!(pkcs12(b"")[..5], [SEQUENCE, 41, INTEGER, 1, 3]);
     }
 }
