@@ -42,7 +42,7 @@ struct Tool {
     need: Need,
 }
 
-const TOOLS: [Tool; 11] = [
+const TOOLS: [Tool; 13] = [
     Tool { program: "curl", package: "curl", need: Need::Lab },
     Tool { program: "ip", package: "iproute2", need: Need::Lab },
     Tool { program: "ping", package: "iputils-ping", need: Need::Lab },
@@ -53,6 +53,8 @@ const TOOLS: [Tool; 11] = [
     Tool { program: "haproxy", package: "haproxy", need: Need::Bench },
     Tool { program: "python3", package: "python3", need: Need::Clients },
     Tool { program: "node", package: "nodejs", need: Need::Clients },
+    Tool { program: "npm", package: "npm", need: Need::Clients },
+    Tool { program: "git", package: "git", need: Need::Clients },
     // The compiler as well: the client is run from its source.
     Tool { program: "javac", package: "default-jdk-headless", need: Need::Clients },
 ];

@@ -18,7 +18,7 @@ const patience = 20 * time.Second
 
 // Where a client goes and as whom.
 type target struct {
-	url, connect, ca, cert, key, protocol string
+	url, connect, ca, cert, key, protocol, secure, proxy string
 }
 
 func main() {
@@ -30,7 +30,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return errors.New("commands: http, grpc, grpc-app, https-app")
+		return errors.New("commands: http, proxy, grpc, grpc-app, https-app")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	var to target
@@ -40,6 +40,8 @@ func run(args []string) error {
 	flags.StringVar(&to.cert, "cert", "", "PEM file of the client's chain")
 	flags.StringVar(&to.key, "key", "", "PEM file of its key")
 	flags.StringVar(&to.protocol, "protocol", "h1", "h1 or h2")
+	flags.StringVar(&to.secure, "secure", "", "scheme, name and port of a host with TLS, behind a proxy")
+	flags.StringVar(&to.proxy, "proxy", "", "address of a proxy")
 	records := flags.String("records", "", "file of what the app saw")
 	address := flags.String("address", "", "where the app listens")
 	if err := flags.Parse(args[1:]); err != nil {
@@ -48,6 +50,8 @@ func run(args []string) error {
 	switch args[0] {
 	case "http":
 		return callHTTP(to)
+	case "proxy":
+		return callThroughProxy(to)
 	case "grpc":
 		return callGRPC(to)
 	case "grpc-app":

@@ -1,0 +1,66 @@
+//! The HTTP clients of languages, each with a program of a few lines that says what it got.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::data::is;
+use crate::programs::{go_clients, installed, run, sources};
+use crate::stage::{PLAIN, SECURE, Stage};
+
+/// Runs a client, which asks for the same four things, and judges what it says.
+fn client(mut command: Command, agent: &str) {
+    let stage = Stage::start(Vec::new());
+    let ca = stage.file("web.pem");
+    for (name, value) in [("url", PLAIN), ("secure", SECURE), ("proxy", &stage.proxy), ("ca", &ca)] {
+        command.arg(format!("--{name}")).arg(value);
+    }
+    let said = run(stage.node.dir.path(), &mut command).lines();
+    let wanted = [("get", 200), ("secure", 200), ("denied", 403), ("again", 200)];
+    let got: Vec<(&str, Value)> =
+        said.iter().map(|line| (line["call"].as_str().expect("a call"), line["status"].clone())).collect();
+    assert_eq!(got, wanted.map(|(call, status)| (call, json!(status))), "{said:#?}");
+    assert!(stage.saw("/files/hello", agent), "{:#?}", stage.seen());
+    let denied = stage.node.audited_once(|line| is(line, &[("verdict", "deny"), ("direction", "egress")]));
+    assert!(is(&denied, &[("reason", "l7_mismatch"), ("path", "/secret")]), "{denied}");
+    stage.node.audited(2, |line| is(line, &[("kind", "request"), ("verdict", "allow"), ("rule", "plain")]));
+}
+
+fn script(interpreter: &Path, file: &str) -> Command {
+    let mut command = Command::new(interpreter);
+    command.arg(sources().join(file));
+    command
+}
+
+// covers: D1f
+#[test]
+fn pythons_urllib_calls_through_the_proxy() {
+    let Some(python) = installed("python3") else { return };
+    client(script(&python, "python/proxy.py"), "Python-urllib/");
+}
+
+// covers: D1g
+#[test]
+fn nodes_http_calls_through_the_proxy() {
+    let Some(node) = installed("node") else { return };
+    client(script(&node, "node/proxy.mjs"), "node-test");
+}
+
+// covers: D1h
+#[test]
+fn gos_net_http_calls_through_the_proxy() {
+    let Some(program) = go_clients() else { return };
+    let mut command = Command::new(program);
+    command.arg("proxy");
+    client(command, "Go-http-client/");
+}
+
+// covers: D1i
+#[test]
+fn javas_http_client_calls_through_the_proxy_offering_h2c_each_time() {
+    let Some(java) = installed("java") else { return };
+    let mut command = Command::new(java);
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]).arg(sources().join("java/Proxy.java"));
+    client(command, "Java-http-client/");
+}

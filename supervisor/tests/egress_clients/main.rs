@@ -1,0 +1,16 @@
+//! Programs that apps call the world with, through the proxy port of a real relay and the real supervisor. Each must get what
+//! a rule grants, over HTTP and over TLS of its own, and read a refusal for what it is.
+//!
+//! A program that is not installed is named in a line that says SKIPPED; where `NOVA_CI` is set it is a failure.
+
+#![allow(clippy::panic, reason = "a test that cannot go on fails")]
+
+#[path = "../data/mod.rs"]
+mod data;
+#[allow(dead_code, reason = "shared with the clients that call workloads")]
+#[path = "../clients/programs.rs"]
+mod programs;
+
+mod languages;
+mod stage;
+mod tools;
