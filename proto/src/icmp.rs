@@ -87,7 +87,7 @@ mod tests {
     }
 
     proptest! {
-        // covers: D10e
+        // covers: D10e, D15a
         #[test]
         fn fuzz_smoke_no_bytes_panic_and_what_parses_round_trips(bytes in any::<[u8; LEN]>()) {
             match Message::parse(bytes) {

@@ -219,7 +219,7 @@ fn by_second<'a>(lines: impl IntoIterator<Item = &'a Value>) -> std::collections
 }
 
 /// A guest that keeps knocking with a wrong token: so many lines a second and a sum, exact; its neighbour's are all there.
-// covers: A9c
+// covers: A9c, D17b
 #[test]
 fn denials_beyond_the_budget_of_an_endpoint_are_counted_exactly_and_no_other_endpoint_pays() {
     const FLOOD: u64 = 1000;
@@ -258,7 +258,7 @@ fn denials_beyond_the_budget_of_an_endpoint_are_counted_exactly_and_no_other_end
 }
 
 /// Denied calls on one connection come no faster than their lines may be written; then none has to be counted.
-// covers: A9c
+// covers: A9c, D17b
 #[test]
 fn who_is_denied_too_often_waits_and_its_neighbour_does_not() {
     let node = Node::with(Plan { audit: "denials_per_second = 40", ..Plan::default() });

@@ -30,7 +30,7 @@ fn search(what: &str, text: &str) {
     }
 }
 
-// covers: D9i (T46)
+// covers: D9i, D17m (T46)
 #[test]
 fn no_secret_is_in_a_log_a_record_or_an_answer_with_everything_turned_on() {
     let node = Node::with(Plan { log: "trace", audit: "opa_file = \"opa.jsonl\"", ..plan() });

@@ -71,7 +71,7 @@ fn a_credential_goes_by_every_way_out_that_carries_requests() {
     }
 }
 
-// covers: D9c (F-EH04, T23)
+// covers: D9c, D17i (F-EH04, T23)
 #[test]
 fn a_placeholder_that_goes_elsewhere_is_refused_with_the_text_of_every_denial_and_named_in_the_log() {
     let node = Node::with(plan());
@@ -109,7 +109,7 @@ fn a_placeholder_that_goes_elsewhere_is_refused_with_the_text_of_every_denial_an
     node.audited_once(|line| is(line, &[("dest_host", "filled.test"), ("reason", "no_grant")]));
 }
 
-// covers: D9k (T23)
+// covers: D9k, D17i (T23)
 #[test]
 fn a_pod_that_does_not_list_the_credential_gets_the_text_of_no_grant() {
     let plan = plan();

@@ -60,7 +60,7 @@ fn host(node: &Node, name: &str, value: &'static str) -> (Upstream, Arc<Mutex<Ve
     (upstream, seen)
 }
 
-// covers: D9m (T19)
+// covers: D9m, D17e (T19)
 // covers: D9i (T46)
 #[test]
 fn over_http2_no_value_is_ever_indexed_or_logged() {

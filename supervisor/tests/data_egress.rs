@@ -459,7 +459,7 @@ rules:
     assert!(lines.iter().all(|line| line["reason"] == "address_forbidden"), "{lines:#?}");
 }
 
-// covers: A7c
+// covers: A7c, D17k
 #[test]
 fn an_upstream_that_is_not_there_or_answers_nonsense_is_a_502_with_its_reason() {
     let node = Node::start();

@@ -72,7 +72,7 @@ fn resident_kib(node: &Node) -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-// covers: A12b
+// covers: A12b, D17a
 #[test]
 fn ten_thousand_connections_of_one_guest_leave_the_others_alone() {
     many_descriptors();
@@ -149,7 +149,7 @@ fn a_flood_of_denied_requests_is_recorded_whole_and_blocks_nobody_elses() {
     settles(&node, before);
 }
 
-// covers: A12b
+// covers: A12b, D17a
 #[test]
 fn a_hello_that_is_not_one_or_does_not_end_is_closed_in_seconds() {
     let (node, _plain) = node_and_plain(Plan::default());
@@ -321,7 +321,7 @@ fn records_that_are_none_end_their_connection_only() {
     node.audited(12, |line| is(line, &[("kind", "connection"), ("workload", "x")]));
 }
 
-// covers: A12b
+// covers: A12b, D17k
 #[test]
 fn a_destination_that_answers_without_end_before_its_answer_is_given_up() {
     let node = Node::start();

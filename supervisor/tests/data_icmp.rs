@@ -89,7 +89,7 @@ fn a_granted_ping_leaves_from_the_workloads_address_with_bytes_of_the_supervisor
     assert_eq!(hosts, [node.ip(80), node.ip(81)]);
 }
 
-// covers: D10c (T24)
+// covers: D10c, D17j (T24)
 #[test]
 fn a_ping_that_no_rule_grants_never_leaves_and_the_next_one_may() {
     if !inside("a_ping_that_no_rule_grants_never_leaves_and_the_next_one_may") {
@@ -142,7 +142,7 @@ fn more_pings_than_a_rule_allows_in_a_second_are_refused() {
     });
 }
 
-// covers: D10d (T24)
+// covers: D10d, D17j (T24)
 #[test]
 fn an_answer_that_another_host_gives_or_with_other_bytes_is_none() {
     if !inside("an_answer_that_another_host_gives_or_with_other_bytes_is_none") {

@@ -137,7 +137,7 @@ fn no_name(config: &Arc<ClientConfig>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-// covers: D6e
+// covers: D6e, D17h
 #[test]
 fn t22_a_hello_that_does_not_name_the_tunnels_host_gets_no_answer_and_reaches_nobody() {
     let node = Node::with(plan());
@@ -186,7 +186,7 @@ fn f_ec11_a_tunnel_for_one_host_carries_no_hello_for_another() {
     until("the tunnels reached the host before their first byte", || upstream.accepted() == 4);
 }
 
-// covers: D6e
+// covers: D6e, D17h
 #[test]
 fn t22_a_hello_in_single_bytes_is_read_to_its_end() {
     let node = Node::with(plan());
@@ -206,7 +206,7 @@ fn t22_a_hello_in_single_bytes_is_read_to_its_end() {
     assert_eq!(ask(&mut inside, "GET", "/v1/a", "look.test:9443").status, 200);
 }
 
-// covers: D6e
+// covers: D6e, D17h
 #[test]
 fn t22_tls_inside_of_tls_and_a_tunnel_inside_of_a_tunnel_reach_nobody() {
     let node = Node::with(plan());

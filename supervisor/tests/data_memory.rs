@@ -8,7 +8,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-// covers: A5c
+// covers: A5c, D17c
 #[test]
 fn a_remembered_answer_ends_with_its_bundle_and_fits_no_other_input() {
     let node = Node::start();

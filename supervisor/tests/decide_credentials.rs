@@ -86,7 +86,7 @@ fn asked(rules: &NodeData, input: Input) -> (Option<Reason>, Value) {
     (refused, serde_json::from_str(line.trim()).expect("one line"))
 }
 
-// covers: B1h
+// covers: B1h, D17l
 #[test]
 fn a_credential_goes_nowhere_that_its_declaration_does_not_list() {
     for hosts in [json!(["other.example"]), json!([]), json!(["*.example"]), json!(["example"])] {

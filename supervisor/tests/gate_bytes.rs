@@ -552,7 +552,7 @@ fn mutated() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    // covers: C13.1
+    // covers: C13.1, D15a
     /// The smoke run of the fuzz targets: no panic, no dependence on the cut, and httparse ends every head where the gate
     /// does.
     #[test]

@@ -18,7 +18,7 @@ pub mod first;
 mod http;
 mod icmp;
 mod intercept;
-mod socks;
+pub mod socks;
 mod trust;
 mod tunnel;
 
@@ -218,7 +218,7 @@ async fn proxy(guest: Rc<Guest>, mut stream: Stream, mode: http::Mode) {
     };
     first.truncate(read);
     let stream = Prefixed::new(Bytes::from(first), stream);
-    if stream.first().first() == Some(&socks::VERSION) {
+    if stream.first().first() == Some(&socks::wire::VERSION) {
         socks::serve(guest, stream).await;
     } else {
         http::serve(guest, stream, mode).await;

@@ -1,17 +1,17 @@
 //! SOCKS5 (RFC 1928): CONNECT only, no authentication. A user name that an app offers is nobody's identity.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+pub mod wire;
+
 use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use self::wire::{COMMAND_NOT_SUPPORTED, GENERAL_FAILURE, Parsed, VERSION};
 use super::{Guest, tunnel};
 use crate::net::stream::Prefixed;
 use crate::reason::{Public, Reason};
 
-/// First byte of every SOCKS5 message.
-pub(super) const VERSION: u8 = 5;
 /// The whole negotiation must be over by then.
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -20,16 +20,12 @@ const CLOSE_DEADLINE: Duration = Duration::from_secs(1);
 
 const NO_AUTHENTICATION: u8 = 0;
 const NO_ACCEPTABLE_METHOD: u8 = 0xff;
-const CONNECT: u8 = 1;
 
 const SUCCEEDED: u8 = 0;
-const GENERAL_FAILURE: u8 = 1;
 const NOT_ALLOWED: u8 = 2;
 const HOST_UNREACHABLE: u8 = 4;
 const CONNECTION_REFUSED: u8 = 5;
 const TTL_EXPIRED: u8 = 6;
-const COMMAND_NOT_SUPPORTED: u8 = 7;
-const ADDRESS_TYPE_NOT_SUPPORTED: u8 = 8;
 
 /// Serves one SOCKS5 connection.
 pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
@@ -65,10 +61,7 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
 
 /// Reads greeting and request. `Err(Some(code))` is answered, `Err(None)` only closed.
 async fn negotiate(stream: &mut Prefixed) -> Result<(String, u16), Option<u8>> {
-    let [version, count] = read(stream).await?;
-    let mut methods = vec![0; usize::from(count)];
-    stream.read_exact(&mut methods).await.map_err(|_| None)?;
-    let acceptable = version == VERSION && methods.contains(&NO_AUTHENTICATION);
+    let acceptable = message(stream, wire::greeting).await?;
     let method = if acceptable { NO_AUTHENTICATION } else { NO_ACCEPTABLE_METHOD };
     stream.write_all(&[VERSION, method]).await.map_err(|_| None)?;
     stream.flush().await.map_err(|_| None)?;
@@ -76,34 +69,23 @@ async fn negotiate(stream: &mut Prefixed) -> Result<(String, u16), Option<u8>> {
         let _ = tokio::time::timeout(CLOSE_DEADLINE, stream.shutdown()).await;
         return Err(None);
     }
-    let [version, command, reserved, kind] = read(stream).await?;
-    if version != VERSION || reserved != 0 {
-        return Err(Some(GENERAL_FAILURE));
-    }
-    let host = match kind {
-        1 => Ipv4Addr::from(read::<4>(stream).await?).to_string(),
-        4 => Ipv6Addr::from(read::<16>(stream).await?).to_string(),
-        3 => name(stream).await?,
-        _ => return Err(Some(ADDRESS_TYPE_NOT_SUPPORTED)),
-    };
-    let port = u16::from_be_bytes(read(stream).await?);
-    if command != CONNECT {
-        return Err(Some(COMMAND_NOT_SUPPORTED));
-    }
-    if port == 0 { Err(Some(GENERAL_FAILURE)) } else { Ok((host, port)) }
+    message(stream, wire::request).await
 }
 
-async fn name(stream: &mut Prefixed) -> Result<String, Option<u8>> {
-    let [len] = read(stream).await?;
-    let mut name = vec![0; usize::from(len)];
-    stream.read_exact(&mut name).await.map_err(|_| None)?;
-    String::from_utf8(name).map_err(|_| Some(GENERAL_FAILURE))
-}
-
-async fn read<const N: usize>(stream: &mut Prefixed) -> Result<[u8; N], Option<u8>> {
-    let mut bytes = [0; N];
-    stream.read_exact(&mut bytes).await.map_err(|_| None)?;
-    Ok(bytes)
+/// Reads one message, and nothing of what follows it.
+async fn message<T>(stream: &mut Prefixed, parse: impl Fn(&[u8]) -> Parsed<T>) -> Result<T, Option<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        match parse(&bytes) {
+            Parsed::Whole(message) => return Ok(message),
+            Parsed::Refused(code) => return Err(Some(code)),
+            Parsed::Needs(len) => {
+                let known = bytes.len();
+                bytes.resize(len, 0);
+                stream.read_exact(&mut bytes[known..]).await.map_err(|_| None)?;
+            }
+        }
+    }
 }
 
 /// Writes a reply and ends this side in good order, so that no reset overtakes it.

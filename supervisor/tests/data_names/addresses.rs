@@ -121,7 +121,7 @@ fn each_dial_asks_about_a_name_without_a_ttl_once_and_about_others_only_when_it_
     came(&upstream, 11);
 }
 
-// covers: D7d
+// covers: D7d, D17f
 // T20
 #[test]
 fn a_tunnel_through_names_ends_at_three_labels_a_hundred_bytes_and_the_budget() {

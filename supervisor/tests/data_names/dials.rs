@@ -45,7 +45,7 @@ fn unanswered(from: &str, to: &str) -> usize {
 
 // covers: D12a
 // covers: D12b
-// covers: D12d
+// covers: D12d, D17g
 // T21
 #[test]
 fn a_storm_of_dials_to_a_dead_host_tries_it_once_and_holds_up_nobody_else() {

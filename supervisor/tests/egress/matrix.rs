@@ -16,14 +16,14 @@ fn run(target: Target) {
 }
 
 // covers: D4a
-// covers: D13a
+// covers: D13a, D17d
 #[test]
 fn every_case_on_every_way_to_a_host_without_tls() {
     run(Target::Plain);
 }
 
 // covers: D4a
-// covers: D13a
+// covers: D13a, D17d
 #[test]
 fn every_case_on_every_way_to_a_host_with_tls_added() {
     run(Target::Originate);
@@ -37,7 +37,7 @@ fn every_case_on_every_way_to_a_host_before_which_tls_is_answered() {
 }
 
 // covers: D4a
-// covers: D13a
+// covers: D13a, D17d
 #[test]
 fn every_case_on_every_way_to_a_workload() {
     run(Target::Workload);

@@ -135,7 +135,7 @@ fn client_hello(name: &str) -> Vec<u8> {
     hello
 }
 
-// covers: D4c
+// covers: D4c, D17h
 #[test]
 fn tls_that_names_another_host_or_nobody_is_closed_before_a_byte_of_it_is_sent_on() {
     let node = Node::start();
