@@ -83,6 +83,17 @@ pub enum AppError {
         #[source]
         source: io::Error,
     },
+    /// The end came while lines could not be written.
+    #[error("{lines} lines are missing in the audit log {path}, which could not be written; free space on its disk")]
+    Unrecorded {
+        /// How many.
+        lines: u64,
+        /// The file.
+        path: std::path::PathBuf,
+    },
+    /// The end came while a write to the audit log did not return.
+    #[error("the last lines of the audit log {0} may be missing: a write to it did not return")]
+    AuditStuck(std::path::PathBuf),
     /// Anything of the operating system.
     #[error("{0}")]
     System(&'static str, #[source] io::Error),
@@ -167,8 +178,18 @@ async fn serve(
     workers.stop().await;
     // A panic there is in the log of the supervisor; the lines of the other threads are safe.
     let _ = tokio::spawn(flush(Arc::clone(&shared.audit))).await;
-    shared.audit.flush();
-    served.map_err(|error| AppError::System("serving the operator's socket", error))
+    let recorded = all_recorded(&shared.audit, config.audit.file).inspect_err(|error| tracing::error!("{error}"));
+    served.map_err(|error| AppError::System("serving the operator's socket", error))?;
+    recorded
+}
+
+/// Whether every line reached the file.
+fn all_recorded(audit: &AuditSink, path: std::path::PathBuf) -> Result<(), AppError> {
+    match audit.flush().map(|held| held + audit.lost()) {
+        Some(0) => Ok(()),
+        Some(lines) => Err(AppError::Unrecorded { lines, path }),
+        None => Err(AppError::AuditStuck(path)),
+    }
 }
 
 /// The configured issuers, and our own trust domain if its SPIFFE bundle is there.
@@ -194,7 +215,7 @@ async fn hand_over_lines(audit: Arc<AuditSink>) {
 
 /// On whatever thread it runs.
 async fn flush(audit: Arc<AuditSink>) {
-    audit.flush();
+    let _ = audit.flush();
 }
 
 fn watched(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError> {

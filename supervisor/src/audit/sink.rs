@@ -110,16 +110,16 @@ impl AuditSink {
         });
     }
 
-    /// Hands over this thread's lines and waits until everything handed over so far is in the file.
-    pub fn flush(&self) {
+    /// Hands over this thread's lines and waits until everything handed over so far is in the file. Gives the number of lines
+    /// that could not be written and are held; `None`: the writer stands still.
+    pub fn flush(&self) -> Option<u64> {
         BUFFER.with_borrow_mut(|buffer| {
             self.hand_over(buffer);
             self.hand_over_counted(&mut buffer.floods);
         });
         let (done, wait) = sync_channel(1);
-        if self.to_writer.send(Message::Flush(done)).is_ok() {
-            let _ = wait.recv_timeout(Duration::from_secs(5));
-        }
+        self.to_writer.send(Message::Flush(done)).ok()?;
+        wait.recv_timeout(Duration::from_secs(5)).ok()
     }
 
     /// To be awaited before a denial of this endpoint is told: lets others have their turn, for a refusal waits for nothing

@@ -1,7 +1,7 @@
 //! The one thread that writes.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub(super) enum Message {
     Lines(Vec<u8>, Vec<u8>),
     /// Denials that have no lines.
     Counted(Vec<Counted>),
-    /// Somebody waits until everything is in the files.
-    Flush(SyncSender<()>),
+    /// Somebody waits until everything is in the files, and for how many lines are not in the log.
+    Flush(SyncSender<u64>),
 }
 
 /// A file that is only appended to.
@@ -39,10 +39,13 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Opens a file (0600). `lost` counts the lines that it could not take.
+    /// Opens a file (0600). `lost` counts the lines that it could not take. A line that an earlier process could not finish,
+    /// on a full disk or killed, is ended: the next one begins on its own.
     pub(super) fn open(path: &Path, lost: &Arc<AtomicU64>) -> io::Result<Self> {
         let file = OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
-        Ok(Self { file, held: Vec::new(), lost: Arc::clone(lost) })
+        let is_unfinished = file.metadata()?.is_file() && !ends_a_line(path)?;
+        let held = if is_unfinished { vec![b'\n'] } else { Vec::new() };
+        Ok(Self { file, held, lost: Arc::clone(lost) })
     }
 
     fn hold(&mut self, lines: &[u8]) {
@@ -98,7 +101,7 @@ impl Writer {
             self.write();
             if let Some(done) = waits {
                 // Nobody waits any more: fine.
-                let _ = done.send(());
+                let _ = done.send(count_lines(&self.log.held));
             }
             if is_over {
                 return;
@@ -107,7 +110,7 @@ impl Writer {
     }
 
     /// Takes what waits in the queue, so that a flood of short messages costs few writes. Stops at somebody who waits.
-    fn gather(&mut self, first: Message, more: &Receiver<Message>) -> Option<SyncSender<()>> {
+    fn gather(&mut self, first: Message, more: &Receiver<Message>) -> Option<SyncSender<u64>> {
         let mut message = first;
         let mut gathered = 0;
         loop {
@@ -169,4 +172,53 @@ impl Writer {
 
 pub(super) fn count_lines(lines: &[u8]) -> u64 {
     lines.iter().filter(|byte| **byte == b'\n').count() as u64
+}
+
+fn ends_a_line(path: &Path) -> io::Result<bool> {
+    let mut file = File::open(path)?;
+    if file.metadata()?.len() == 0 {
+        return Ok(true);
+    }
+    file.seek(SeekFrom::End(-1))?;
+    let mut last = [0];
+    file.read_exact(&mut last)?;
+    Ok(last == *b"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+
+    fn written(path: &Path, lines: &[u8]) -> Vec<u8> {
+        let mut output = Output::open(path, &Arc::default()).expect("opened");
+        output.hold(lines);
+        output.write().expect("something to write").expect("written");
+        fs::read(path).expect("a log")
+    }
+
+    #[test]
+    fn a_line_that_was_never_finished_takes_no_other_with_it() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("audit.jsonl");
+        assert_eq!(written(&path, b"{1}\n"), b"{1}\n");
+        fs::write(&path, b"{1}\n{2").expect("half a line");
+        assert_eq!(written(&path, b"{3}\n"), b"{1}\n{2\n{3}\n");
+        assert_eq!(written(&path, b"{4}\n"), b"{1}\n{2\n{3}\n{4}\n");
+    }
+
+    #[test]
+    fn a_flush_tells_how_many_lines_a_full_disk_refused() {
+        let log = Output::open(Path::new("/dev/full"), &Arc::default()).expect("opened");
+        let (to_writer, from_threads) = sync_channel(4);
+        let writer = std::thread::spawn(move || Writer::new(log, None).run(&from_threads));
+        to_writer.send(Message::Lines(b"{1}\n{2}\n".to_vec(), Vec::new())).expect("sent");
+        let (done, wait) = sync_channel(1);
+        to_writer.send(Message::Flush(done)).expect("sent");
+        assert_eq!(wait.recv(), Ok(2));
+        drop(to_writer);
+        writer.join().expect("it ends");
+    }
 }
