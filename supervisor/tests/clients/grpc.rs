@@ -1,15 +1,13 @@
 //! Clients of gRPC against a gRPC server with reflection that is the app of a guest.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use serde_json::{Value, json};
 
 use crate::data::{Node, is};
-use crate::programs::{Ended, Running, go_clients, grpcurl, run};
+use crate::programs::{Ended, GrpcApp, go_clients, grpcurl, run};
 use crate::stage::{EDGE, MTLS, NAME, Way, node};
 
 const RULES: &str = "rules:
@@ -51,36 +49,9 @@ const CASES: [&str; 12] = [
 
 /// A node whose service-a is a gRPC server with reflection, built by Go.
 fn start(program: &Path) -> (Node, GrpcApp) {
-    let app = GrpcApp::start(program);
+    let app = GrpcApp::start(program, "127.0.0.1:0");
     let node = node("grpc", app.port, RULES);
     (node, app)
-}
-
-/// The gRPC project's test server, with reflection.
-struct GrpcApp {
-    port: u16,
-    records: tempfile::NamedTempFile,
-    _process: Running,
-}
-
-impl GrpcApp {
-    fn start(program: &Path) -> Self {
-        let records = tempfile::NamedTempFile::new().expect("a file");
-        let mut command = Command::new(program);
-        command.arg("grpc-app").arg("--records").arg(records.path()).stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut process = Running(command.spawn().expect("the app starts"));
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("its port");
-        let port = line.trim().parse().unwrap_or_else(|_| panic!("the app says {line:?}"));
-        Self { port, records, _process: process }
-    }
-
-    /// Calls that have ended, as the app saw them.
-    fn calls(&self) -> Vec<Value> {
-        let text = fs::read_to_string(self.records.path()).expect("written");
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
-    }
 }
 
 fn paths(lines: &[Value], field: &str) -> BTreeMap<String, usize> {

@@ -1,6 +1,7 @@
 //! The programs that call: where they are, and running one to its end.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -115,5 +116,34 @@ impl Drop for Running {
         // It may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// The gRPC project's test server, with reflection.
+pub(crate) struct GrpcApp {
+    pub(crate) port: u16,
+    records: tempfile::NamedTempFile,
+    _process: Running,
+}
+
+impl GrpcApp {
+    /// Listens at `address`, on any port where that is 0.
+    pub(crate) fn start(program: &Path, address: &str) -> Self {
+        let records = tempfile::NamedTempFile::new().expect("a file");
+        let mut command = Command::new(program);
+        command.args(["grpc-app", "--address", address, "--records"]).arg(records.path());
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut process = Running(command.spawn().expect("the app starts"));
+        let mut line = String::new();
+        BufReader::new(process.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("its port");
+        let port = line.trim().parse().unwrap_or_else(|_| panic!("the app says {line:?}"));
+        Self { port, records, _process: process }
+    }
+
+    /// Calls that have ended, as the app saw them.
+    pub(crate) fn calls(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.records.path()).expect("written");
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
     }
 }

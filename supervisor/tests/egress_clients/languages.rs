@@ -1,13 +1,13 @@
 //! The HTTP clients of languages, each with a program of a few lines that says what it got.
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::data::is;
-use crate::programs::{go_clients, installed, run, sources};
-use crate::stage::{PLAIN, SECURE, Stage};
+use crate::programs::{GrpcApp, go_clients, installed, run, run_with, sources};
+use crate::stage::{GRPC, PLAIN, SECURE, Stage};
 
 /// Runs a client, which asks for the same four things, and judges what it says.
 fn client(mut command: Command, agent: &str) {
@@ -54,6 +54,25 @@ fn gos_net_http_calls_through_the_proxy() {
     let mut command = Command::new(program);
     command.arg("proxy");
     client(command, "Go-http-client/");
+}
+
+// covers: D1h
+#[test]
+fn grpc_go_passes_the_interoperability_cases_through_the_proxy_and_reads_denials_as_status_7() {
+    let Some(program) = go_clients() else { return };
+    let stage = Stage::start(Vec::new());
+    let app = GrpcApp::start(&program, &format!("{}:50051", stage.node.ip(80)));
+    let mut command = Command::new(&program);
+    command.args(["grpc", "--url", GRPC]).env("HTTPS_PROXY", format!("http://{}", stage.proxy)).env_remove("NO_PROXY");
+    let said = run_with(Stdio::null(), stage.node.dir.path(), command.env_remove("no_proxy")).lines();
+    assert!(said.iter().all(|line| line["error"].is_null()), "{said:#?}");
+    assert_eq!(said.last().map(|line| line["call"].clone()), Some(json!("after_denied")), "{said:#?}");
+    let denied: Vec<&Value> = said.iter().filter(|line| line["call"].to_string().contains("denied_")).collect();
+    assert_eq!(denied.iter().filter(|line| line["code"] == 7).count(), 4, "{said:#?}");
+    let reached = |call: &str| app.calls().iter().any(|line| line["method"].to_string().contains(call));
+    assert!(reached("EmptyCall") && !reached("UnimplementedCall") && !reached("HalfDuplexCall"), "{:#?}", app.calls());
+    let refused = stage.node.audited(4, |line| is(line, &[("kind", "request"), ("verdict", "deny")]));
+    assert!(refused.iter().all(|line| line["grpc_status"] == 7 && line["direction"] == "egress"), "{refused:#?}");
 }
 
 // covers: D1i

@@ -18,12 +18,15 @@ use crate::data::{self, Node, Plan, Shared, Upstream, X, issue, read_request, to
 
 /// Granted request by request.
 pub(crate) const PLAIN: &str = "http://plain.test:8080";
+/// Granted call by call.
+pub(crate) const GRPC: &str = "http://grpc.test:50051";
 /// Granted as a connection: TLS of the app's own.
 pub(crate) const SECURE: &str = "https://tls.test:9443";
 
 const RULES: &str = "
 rules:
   - {id: plain, tenant: t, from: {workload: x}, to: {external: plain.test, port: 8080, addresses: [NET.80/32]}, http: {methods: [GET, HEAD, POST], paths: ['/files/**']}, tls: none}
+  - {id: calls, tenant: t, from: {workload: x}, to: {external: grpc.test, port: 50051, addresses: [NET.80/32]}, tls: none, grpc: {services: [grpc.testing.TestService], methods: [EmptyCall, UnaryCall, StreamingInputCall, StreamingOutputCall, FullDuplexCall]}}
   - {id: secure, tenant: t, from: {workload: x}, to: {external: tls.test, port: 9443, addresses: [NET.80/32]}}
 ";
 
@@ -45,7 +48,7 @@ impl Stage {
         files.push(("/files/hello", b"hello".to_vec()));
         let node = Node::with(Plan {
             rules: RULES.to_owned(),
-            hosts: vec![("tls.test".to_owned(), "NET.80".to_owned())],
+            hosts: ["tls.test", "grpc.test"].map(|name| (name.to_owned(), "NET.80".to_owned())).to_vec(),
             half_close: false,
             ..Plan::default()
         });

@@ -22,13 +22,13 @@ type recorder struct {
 	file *os.File
 }
 
-// The app of a guest: the gRPC project's own test server, with reflection. It prints its port and serves until it is ended.
-func serveGRPC(records string) error {
+// The app of a guest, or a host outside: the gRPC project's own test server, with reflection. It prints its port and serves until it is ended.
+func serveGRPC(address, records string) error {
 	file, err := os.OpenFile(records, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	listener, err := net.Listen("tcp4", address)
 	if err != nil {
 		return err
 	}

@@ -70,10 +70,14 @@ func dialGRPC(to target) (*grpc.ClientConn, error) {
 		}
 		transport = credentials.NewTLS(config)
 	}
+	security := grpc.WithTransportCredentials(transport)
+	if to.connect == "" {
+		return grpc.NewClient(base.Host, security)
+	}
 	dial := func(ctx context.Context, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(to.connect, base.Port()))
 	}
-	return grpc.NewClient("passthrough:///"+base.Host, grpc.WithTransportCredentials(transport), grpc.WithContextDialer(dial))
+	return grpc.NewClient("passthrough:///"+base.Host, security, grpc.WithContextDialer(dial))
 }
 
 // Reads a denial as any gRPC client would: a unary call and a stream to methods without a rule.

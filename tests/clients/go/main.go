@@ -35,7 +35,7 @@ func run(args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	var to target
 	flags.StringVar(&to.url, "url", "", "scheme, name and port")
-	flags.StringVar(&to.connect, "connect", "", "address of the name")
+	flags.StringVar(&to.connect, "connect", "", "address of the name; without it, through the proxy of the environment")
 	flags.StringVar(&to.ca, "ca", "", "PEM file of the roots")
 	flags.StringVar(&to.cert, "cert", "", "PEM file of the client's chain")
 	flags.StringVar(&to.key, "key", "", "PEM file of its key")
@@ -55,7 +55,7 @@ func run(args []string) error {
 	case "grpc":
 		return callGRPC(to)
 	case "grpc-app":
-		return serveGRPC(*records)
+		return serveGRPC(*address, *records)
 	case "https-app":
 		return serveHTTPS(*address, to.cert, to.key)
 	default:
