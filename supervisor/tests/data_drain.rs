@@ -93,6 +93,8 @@ fn what_outlasts_the_drain_is_cut_and_recorded() {
     assert!(began.elapsed().as_secs() < 6, "a handshake outlived its endpoint");
     let close = node.audited_once(|line| is(line, &[("kind", "close"), ("direction", "ingress")]));
     assert!(is(&close, &[("close", "draining")]), "{close}");
+    let unfinished = [("kind", "connection"), ("verdict", "deny"), ("reason", "draining")];
+    node.audited_once(|line| is(line, &unfinished));
     until("it is drained", || node.endpoint("service-a").is_none_or(|row| row["phase"] == "DRAINED"));
     assert!(node.connections().is_empty());
 }

@@ -15,11 +15,16 @@ const OVERDUE: Duration = Duration::from_millis(500);
 
 /// Resolves when a connection of the endpoint should have ended by itself and must be dropped.
 pub async fn until_overdue(endpoint: &Endpoint) {
+    until_closed(endpoint).await;
+    tokio::time::sleep(OVERDUE).await;
+}
+
+/// Resolves when the endpoint is closed or suspended.
+pub async fn until_closed(endpoint: &Endpoint) {
     let mut stage = endpoint.watch_stage();
     // Waiting before anything was served is a connection too early; it is refused by whoever looks at the stage.
     let _ = stage.wait_for(|stage| *stage > Stage::Waiting).await;
     let _ = stage.wait_for(|stage| matches!(stage, Stage::Closed | Stage::Waiting)).await;
-    tokio::time::sleep(OVERDUE).await;
 }
 
 async fn peer_event(peer: &mut Option<PeerWatch>) -> Event {

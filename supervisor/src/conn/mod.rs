@@ -25,7 +25,7 @@ use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, EndpointSpec, NoRoom, Slot};
 
 pub use bounds::HttpBounds;
-pub use cut::{Cut, Event, until_overdue};
+pub use cut::{Cut, Event, until_closed, until_overdue};
 pub use peer::PeerWatch;
 pub use registry::{Guard, Live, Registry};
 pub use target::canonical_path;

@@ -22,7 +22,7 @@ use nova_policy::input::{Input, Peer};
 use tokio::net::TcpStream;
 
 use crate::audit::AuditSink;
-use crate::conn::{Accepted, Caller, Cut, Identified, Live, PeerWatch, Registry, until_overdue};
+use crate::conn::{Accepted, Caller, Cut, Identified, Live, PeerWatch, Registry, until_closed, until_overdue};
 use crate::decide::Decider;
 use crate::dial::{Dialer, Speaks};
 use crate::net::outbound;
@@ -77,7 +77,7 @@ impl Ingress {
         Cut::watch(&conn.endpoint, &self.policy).of_peer(peer)
     }
 
-    /// Serves one connection, from accept to close. What has no cut of its own (a handshake, a dial) ends with the endpoint
+    /// Serves one connection, from accept to close. What has no cut of its own (a dial) ends with the endpoint
     /// as well.
     pub async fn serve(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, tcp: TcpStream, from: SocketAddr) {
         let gone = endpoint.clone();
@@ -102,7 +102,16 @@ impl Ingress {
         let (stream, identity) = match port.mode {
             PortMode::Tcp => (Stream::Tcp(tcp), None),
             PortMode::Mtls | PortMode::Tls => {
-                match self.tls.accept(&endpoint, &port, tcp, from, &mut accepted.record).await {
+                let accepting = self.tls.accept(&endpoint, &port, tcp, from, &mut accepted.record);
+                let accepted_tls = tokio::select! {
+                    biased;
+                    done = accepting => done,
+                    () = until_closed(&endpoint) => {
+                        accepted.record.deny(Reason::Draining);
+                        None
+                    }
+                };
+                match accepted_tls {
                     Some(done) => done,
                     None => return,
                 }
