@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -143,7 +144,7 @@ impl<'a, S: Side> Streams<'a, S> {
         }
     }
 
-    fn start(&mut self, (request, respond): Incoming) {
+    fn start(&mut self, (request, mut respond): Incoming) {
         let id = respond.stream_id().as_u32();
         if self.side.is_late() {
             self.frames.graceful_shutdown();
@@ -151,7 +152,9 @@ impl<'a, S: Side> Streams<'a, S> {
         let call = Rc::new(Call::new(self.side, None));
         self.calls.insert(id, Rc::clone(&call));
         let (head, body) = request.into_parts();
-        let (body, rest) = Inbound::of_stream(body, &head.headers);
+        // Nobody waits for it here: whoever serves the stream asks again.
+        let is_cut = respond.poll_reset(&mut Context::from_waker(Waker::noop())).is_ready();
+        let (body, rest) = Inbound::of_stream(body, &head.headers, is_cut);
         let request = Request::from_parts(head, body);
         let side = self.side;
         self.open.push(Box::pin(async move {

@@ -19,7 +19,7 @@ pub fn check_fields(head: &request::Parts, body: &Inbound, limits: &Limits, reco
     if !matches!(body, Inbound::Http2(_)) {
         return Ok(());
     }
-    gate::check_request(head, !body.is_end_stream(), limits).map_err(|refusal| {
+    gate::check_request(head, body.is_announced(), limits).map_err(|refusal| {
         record.detail(refusal.as_str());
         Reason::Malformed
     })

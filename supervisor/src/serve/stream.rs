@@ -51,7 +51,9 @@ async fn answer(
 ) -> Result<(), h2::Error> {
     let is_head = request.method() == Method::HEAD;
     let response = match side.prepare(request, stop.call) {
-        Ok(ready) => {
+        Ok(mut ready) => {
+            // Until more is known of it: a stream that is reset already is not carried any further.
+            ready.record.close(Reason::Aborted);
             if ready.expects {
                 let mut go_on = Response::new(());
                 *go_on.status_mut() = StatusCode::CONTINUE;

@@ -110,16 +110,19 @@ pub struct StreamBody {
     data_done: bool,
     /// What the announced length leaves to come; h2 holds the caller to it.
     left: Option<u64>,
+    /// The stream broke off before anybody looked at it.
+    is_cut: bool,
 }
 
 impl Inbound {
-    /// The body of a request with these headers, and what is left of it when it is dropped.
+    /// The body of a request with these headers, and what is left of it when it is dropped. `is_cut`: its stream or connection
+    /// has broken off already.
     #[must_use]
-    pub fn of_stream(stream: h2::RecvStream, headers: &HeaderMap) -> (Self, Rc<Rest>) {
+    pub fn of_stream(stream: h2::RecvStream, headers: &HeaderMap, is_cut: bool) -> (Self, Rc<Rest>) {
         let length = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let left = if stream.is_end_stream() { Some(0) } else { length };
         let rest = Rc::new(Rest::new(stream));
-        (Self::Http2(StreamBody { rest: Rc::clone(&rest), data_done: false, left }), rest)
+        (Self::Http2(StreamBody { rest: Rc::clone(&rest), data_done: false, left, is_cut }), rest)
     }
 
     /// Whether nothing comes any more.
@@ -130,6 +133,14 @@ impl Inbound {
             Self::Http2(body) => body.rest.stream().is_end_stream(),
             Self::Whole(left, _) => left.is_empty(),
         }
+    }
+
+    /// Whether its sender means it to have a body. Of a stream that broke off that cannot be told: h2 forgets with a connection
+    /// that a stream had ended before.
+    #[must_use]
+    pub fn is_announced(&self) -> bool {
+        let is_cut = matches!(self, Self::Http2(body) if body.is_cut);
+        !is_cut && !self.is_end_stream()
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
