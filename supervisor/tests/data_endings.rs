@@ -3,9 +3,12 @@
 mod data;
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
+use std::time::Duration;
 
-use data::{A, HTTPS, Node, Plan, RULES, Upstream, X, is, read_answer, read_head, read_request, until};
+use data::h2::{CANCEL, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, frame, head};
+use data::{A, HTTPS, Node, Plan, RULES, Tls, Upstream, X, is, read_answer, read_head, read_request, until};
+use socket2::SockRef;
 
 // covers: C11f
 #[test]
@@ -169,4 +172,53 @@ fn a_call_that_is_cut_before_its_answer_says_what_cut_it() {
     node.edit_endpoint("service-a", "state: ready", "state: draining");
     ends_with(&node, "/v1/orders/drained", "draining");
     ends_with(&node, "/v1/orders/h2-drained", "draining");
+}
+
+// covers: C11f
+#[test]
+fn a_caller_that_leaves_in_the_middle_of_its_upload_is_no_fault_of_the_app() {
+    let node = Node::start();
+    node.guest(A).serve(|mut link, app| {
+        app.saw(&read_head(&mut link).expect("a head"));
+        let _ = link.rest();
+    });
+    let framings = ["Content-Length: 100\r\n\r\nx", "Transfer-Encoding: chunked\r\n\r\n5\r\nab"];
+    let leave: [(&str, fn(&Tls)); 3] = [
+        ("close", |_| {}),
+        ("reset", |tls| SockRef::from(tls.tcp()).set_linger(Some(Duration::ZERO)).expect("set")),
+        ("fin", |tls| tls.tcp().shutdown(Shutdown::Write).expect("shut")),
+    ];
+    for (n, framing) in framings.iter().enumerate() {
+        for (how, leave) in leave {
+            let path = format!("/v1/orders/{how}{n}");
+            let mut tls = node.call(Some(&node.svid("x")), HTTPS).expect("connected");
+            tls.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\n{framing}"));
+            until("the app has the head", || node.guest(A).app.seen().iter().any(|head| head.contains(&path)));
+            leave(&tls);
+            if how == "fin" {
+                assert!(tls.answer().is_err(), "an answer to half a request");
+            }
+            drop(tls);
+            let line = node.audited_once(|line| is(line, &[("kind", "request"), ("path", &path)]));
+            assert!(is(&line, &[("verdict", "allow"), ("reason", "rule"), ("close", "aborted")]), "{line}");
+            assert!(line["status"].is_null(), "nobody got one: {line}");
+        }
+    }
+}
+
+// covers: C11f
+#[test]
+fn a_stream_that_is_cut_at_once_is_told_from_one_that_is_malformed() {
+    let node = Node::start();
+    let get = |path: &str| frame(HEADERS, END_HEADERS | END_STREAM, 1, &data::hpack_of(&head("GET", path)));
+    let reset = frame(RST_STREAM, 0, 1, &CANCEL.to_be_bytes());
+    // A fault of the whole connection: a PING is of eight bytes.
+    let fault = frame(PING, 0, 0, &[0; 7]);
+    for (path, end) in [("/v1/orders/reset", reset), ("/v1/orders/fault", fault)] {
+        let mut h2 = node.call_h2(&node.svid("x"), HTTPS);
+        h2.bytes(&[get(path), end].concat());
+        let line = node.audited_once(|line| is(line, &[("kind", "request"), ("path", path)]));
+        assert!(is(&line, &[("verdict", "allow"), ("reason", "rule"), ("close", "aborted")]), "{line}");
+        assert!(line["status"].is_null(), "nobody got one: {line}");
+    }
 }

@@ -14,6 +14,11 @@ use crate::decide::Permit;
 use crate::gate::{GateHandle, Refusal};
 use crate::reason::Reason;
 
+/// The caller has gone in the middle of its request: nobody is there to answer, and its connection ends.
+#[derive(Debug, thiserror::Error)]
+#[error("the caller left in the middle of its request")]
+pub struct CallerLeft;
+
 /// One exchange after the other of an HTTP/1 connection, or the one of an HTTP/2 stream.
 #[derive(Default)]
 pub struct Call {
@@ -59,16 +64,18 @@ impl Call {
     }
 
     /// Why a request did not go: its body broke off while it was read here, or it was refused.
-    pub(super) fn unsent(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
+    pub(super) fn unsent(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Result<Reason, CallerLeft> {
         if meter.broke_off() {
             return self.blame(record, reason, meter);
         }
         record.deny(reason);
-        reason
+        record.close(reason);
+        Ok(reason)
     }
 
-    /// Whose fault a failed exchange is: a request whose body was refused on its way did not fail at the other side.
-    pub(super) fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Reason {
+    /// Whose fault a failed exchange is: a request whose body was refused or broke off on its way did not fail at the other
+    /// side.
+    pub(super) fn blame(&self, record: &mut Record, reason: Reason, meter: &Meter) -> Result<Reason, CallerLeft> {
         // The gate reads ahead: what it refused may belong to a request that comes after this one.
         let by_gate = self.gate.as_ref().and_then(GateHandle::refusal).filter(|_| meter.broke_off());
         let Some(refused) = by_gate.or(meter.refusal()) else {
@@ -78,15 +85,19 @@ impl Call {
                     record.deny(reason);
                     record.detail(Fault::Placeholder.as_str());
                 }
+                _ if meter.broke_off() => {
+                    record.close(Reason::Aborted);
+                    return Err(CallerLeft);
+                }
                 _ => record.fail(reason),
             }
-            return reason;
+            return Ok(reason);
         };
         self.refusal_recorded.set(true);
         record.deny(Reason::Malformed);
         record.detail(refused.as_str());
         record.close(Reason::Malformed);
-        Reason::Malformed
+        Ok(Reason::Malformed)
     }
 
     /// What the gate refused and no request's record says yet.

@@ -1,7 +1,5 @@
 //! HTTP/1.1: one request after the other, behind the gate.
 
-use std::convert::Infallible;
-
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -9,7 +7,7 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 
-use super::{Call, End, Side, forward, still_allows, upgrade};
+use super::{Call, CallerLeft, End, Side, forward, still_allows, upgrade};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::reply::end_gently;
 use crate::conn::{Cut, Event};
@@ -73,7 +71,8 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
     End { close, refused: call.unrecorded_refusal() }
 }
 
-async fn answer(side: &impl Side, call: &Call, request: Request<Incoming>) -> Result<Response<ReplyBody>, Infallible> {
+/// An error ends the connection without an answer.
+async fn answer(side: &impl Side, call: &Call, request: Request<Incoming>) -> Result<Response<ReplyBody>, CallerLeft> {
     let request = match side.take(request).await {
         Ok(answer) => return Ok(answer),
         Err(request) => request,
@@ -82,18 +81,18 @@ async fn answer(side: &impl Side, call: &Call, request: Request<Incoming>) -> Re
     let handed_out = request.extensions_mut().remove::<OnUpgrade>();
     let prepared = side.prepare(request, call);
     let prepared = match (prepared, handed_out) {
-        (Ok(ready), Some(caller)) if ready.upgrades() => return Ok(upgrade::answer(side, ready, call, caller).await),
+        (Ok(ready), Some(caller)) if ready.upgrades() => return upgrade::answer(side, ready, call, caller).await,
         (prepared, Some(unwanted)) => {
             end_gently::<Prefixed>(unwanted);
             prepared
         }
         (prepared, None) => prepared,
     };
-    Ok(match prepared {
+    match prepared {
         Ok(ready) => forward(side, ready, call).await,
         Err(refusal) => {
             side.audit().throttle(&side.spec().pod_uid).await;
-            *refusal
+            Ok(*refusal)
         }
-    })
+    }
 }

@@ -37,7 +37,7 @@ use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, EndpointSpec};
 use crate::state::pace::Way;
 
-pub use self::call::Call;
+pub use self::call::{Call, CallerLeft};
 pub use self::h1::serve as serve_http1;
 pub use self::head::{asks_for_websocket, body_rules, check_fields, readdress};
 
@@ -155,7 +155,7 @@ fn still_allows(side: &impl Side, call: &Call) -> bool {
 }
 
 /// Sends a permitted request to the other side and gives its answer, or ours when there is none.
-async fn forward(side: &impl Side, ready: Ready, call: &Call) -> Response<ReplyBody> {
+async fn forward(side: &impl Side, ready: Ready, call: &Call) -> Result<Response<ReplyBody>, CallerLeft> {
     let Ready { permit, mut forward, body, mut record, form, asked, .. } = ready;
     let meter = Rc::clone(&forward.meter);
     if body != Body::Pass {
@@ -163,17 +163,17 @@ async fn forward(side: &impl Side, ready: Ready, call: &Call) -> Response<ReplyB
         forward = match Box::pin(side.complete(&permit, forward, body, &mut record)).await {
             Ok(forward) => forward,
             Err(reason) => {
-                let reason = call.unsent(&mut record, reason, &meter);
+                let reason = call.unsent(&mut record, reason, &meter)?;
                 side.audit().throttle(&side.spec().pod_uid).await;
-                return refusal(&mut record, reason, asked.as_deref(), form);
+                return Ok(refusal(&mut record, reason, asked.as_deref(), form));
             }
         };
     }
     match copy::forward(forward, record, async |record: &mut Record| side.open(&permit, record).await).await {
-        Ok(response) => response,
+        Ok(response) => Ok(response),
         Err((mut record, reason)) => {
-            let reason = call.blame(&mut record, reason, &meter);
-            refusal(&mut record, reason, asked.as_deref(), form)
+            let reason = call.blame(&mut record, reason, &meter)?;
+            Ok(refusal(&mut record, reason, asked.as_deref(), form))
         }
     }
 }

@@ -13,7 +13,7 @@ use hyper::body::Body;
 use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
-use super::{Call, Side, forward};
+use super::{Call, CallerLeft, Side, forward};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::reason::Reason;
 
@@ -61,7 +61,9 @@ async fn answer(
             }
             let mut forwarding = pin!(forward(side, ready, stop.call));
             match poll_fn(|cx| stop.or(respond.poll_reset(cx), cx, |cx| forwarding.as_mut().poll(cx))).await {
-                Ok(response) => response,
+                Ok(Ok(response)) => response,
+                // Dropping the stream resets it, if its caller has left that open.
+                Ok(Err(CallerLeft)) => return Ok(()),
                 Err(stopped) => return stopped.end(|code| respond.send_reset(code)),
             }
         }

@@ -7,7 +7,7 @@ use http::Response;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::{Call, Ready, Side};
+use super::{Call, CallerLeft, Ready, Side};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::conn::body::ReplyBody;
@@ -29,23 +29,28 @@ pub(super) struct Switched {
 }
 
 /// Sends a granted request to the other side and gives its answer; after a 101, `call` keeps what goes on.
-pub(super) async fn answer(side: &impl Side, ready: Ready, call: &Call, caller: OnUpgrade) -> Response<ReplyBody> {
+pub(super) async fn answer(
+    side: &impl Side,
+    ready: Ready,
+    call: &Call,
+    caller: OnUpgrade,
+) -> Result<Response<ReplyBody>, CallerLeft> {
     let Ready { permit, forward, record, form, asked, .. } = ready;
     let meter = Rc::clone(&forward.meter);
     let open = async |record: &mut Record| side.open(&permit, record).await;
     let (answer, caller) = match copy::upgrade(forward, record, open).await {
         Ok(Answered::Switched { response, callee, record }) => {
             call.switched.replace(Some(Switched { caller, callee, permit, record }));
-            return response;
+            return Ok(response);
         }
         Ok(Answered::Declined(answer)) => (answer, caller),
         Err((mut record, reason)) => {
-            let reason = call.blame(&mut record, reason, &meter);
+            let reason = call.blame(&mut record, reason, &meter)?;
             (refusal(&mut record, reason, asked.as_deref(), form), caller)
         }
     };
     end_gently::<Prefixed>(caller);
-    answer
+    Ok(answer)
 }
 
 /// Copies until one side ends, or until nothing allows it any more.
