@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::time::Duration;
 
-use data::h2::{CANCEL, END_HEADERS, END_STREAM, HEADERS, PING, RST_STREAM, frame, head};
+use data::h2::{CANCEL, END_HEADERS, END_STREAM, HEADERS, PING, PROTOCOL_ERROR, RST_STREAM, frame, head};
 use data::{A, HTTPS, Node, Plan, RULES, Tls, Upstream, X, is, read_answer, read_head, read_request, until};
 use socket2::SockRef;
 
@@ -221,4 +221,34 @@ fn a_stream_that_is_cut_at_once_is_told_from_one_that_is_malformed() {
         assert!(is(&line, &[("verdict", "allow"), ("reason", "rule"), ("close", "aborted")]), "{line}");
         assert!(line["status"].is_null(), "nobody got one: {line}");
     }
+}
+
+// covers: C11f
+#[test]
+fn a_stream_that_is_refused_before_it_is_a_request_is_recorded_as_well() {
+    let node = Node::start();
+    let with = |more: &[(&'static str, &'static str)]| [&head("POST", "/v1/orders/1"), more].concat();
+    let extended =
+        [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "https"), (":authority", "a"), (":path", "/")];
+    let faults = [
+        with(&[("connection", "close")]),
+        with(&[("transfer-encoding", "chunked")]),
+        with(&[("x", "y"), (":path", "/v1/orders/2")]),
+        with(&[("content-length", "5")]),
+        extended.to_vec(),
+    ];
+    let mut h2 = node.call_h2(&node.svid("x"), HTTPS);
+    let mut stream = 1;
+    for fields in &faults {
+        h2.headers(stream, fields, true);
+        assert_eq!(h2.reply(stream).reset, Some(PROTOCOL_ERROR), "{fields:?}");
+        stream += 2;
+    }
+    assert_eq!(h2.ask(stream, "GET", "/v1/orders/1").status(), 200);
+    let malformed = [("kind", "request"), ("verdict", "deny"), ("reason", "malformed"), ("detail", "h2_stream_error")];
+    let lines = node.audited(faults.len(), |line| is(line, &malformed));
+    assert!(lines.iter().all(|line| line["peer"].as_str().is_some_and(|peer| peer.ends_with("/x"))), "{lines:?}");
+    drop(h2);
+    node.audited_once(|line| is(line, &[("kind", "connection"), ("direction", "ingress")]));
+    node.audited(faults.len() + 1, |line| is(line, &[("kind", "request"), ("direction", "ingress")]));
 }

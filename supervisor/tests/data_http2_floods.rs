@@ -288,6 +288,9 @@ fn a_hundred_streams_may_be_open_and_the_next_is_refused_alone() {
         }
     }
     assert_eq!(h2.ask(203, "GET", "/v1/orders/1").status(), 200);
+    node.audited_once(|line| {
+        is(line, &[("verdict", "deny"), ("reason", "limit_connections"), ("detail", "h2_streams"), ("kind", "request")])
+    });
 }
 
 // covers: C9h

@@ -1,6 +1,6 @@
 //! The count around a stream of HTTP/2.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,8 +19,9 @@ use super::frames::{Flood, Frames, Peer};
 pub struct CountedIo<S> {
     inner: S,
     peer: Peer,
-    frames: Frames,
+    frames: Rc<RefCell<Frames>>,
     flooded: Flooded,
+    refused: Rc<Notify>,
     closing: Option<Closing>,
 }
 
@@ -51,11 +52,52 @@ impl Flooded {
     }
 }
 
+/// Tells of streams of a caller that the library refused before they were requests.
+pub struct RefusedStreams {
+    frames: Rc<RefCell<Frames>>,
+    refused: Rc<Notify>,
+}
+
+impl RefusedStreams {
+    /// The stream is a request.
+    pub fn seen(&self, stream: u32) {
+        self.frames.borrow_mut().seen(stream);
+    }
+
+    /// The code of the next refusal that was sent already.
+    #[must_use]
+    pub fn get(&self) -> Option<u32> {
+        self.frames.borrow_mut().refused()
+    }
+
+    /// Resolves with the code of the next refusal. Cancel-safe.
+    pub async fn next(&self) -> u32 {
+        loop {
+            if let Some(code) = self.get() {
+                return code;
+            }
+            self.refused.notified().await;
+        }
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> CountedIo<S> {
     /// Around a stream to `peer`.
     pub fn new(inner: S, peer: Peer) -> Self {
-        let frames = Frames::new(peer, Instant::now());
-        Self { inner, peer, frames, flooded: Flooded::default(), closing: None }
+        let frames = Rc::new(RefCell::new(Frames::new(peer, Instant::now())));
+        Self { inner, peer, frames, flooded: Flooded::default(), refused: Rc::default(), closing: None }
+    }
+
+    /// Tells of streams that never became requests.
+    #[must_use]
+    pub fn refused_streams(&self) -> RefusedStreams {
+        RefusedStreams { frames: Rc::clone(&self.frames), refused: Rc::clone(&self.refused) }
+    }
+
+    fn sent(&self, bytes: &[u8]) {
+        if self.frames.borrow_mut().sent(bytes) {
+            self.refused.notify_one();
+        }
     }
 
     /// Tells of a flood.
@@ -76,7 +118,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for CountedIo<S> {
         }
         let before = buf.filled().len();
         ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
-        if let Err(flood) = this.frames.received(&buf.filled()[before..], Instant::now()) {
+        if let Err(flood) = this.frames.borrow_mut().received(&buf.filled()[before..], Instant::now()) {
             this.flooded.set(flood);
         }
         Poll::Ready(Ok(()))
@@ -87,7 +129,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(Pin::new(&mut this.inner).poll_write(cx, buf))?;
-        this.frames.sent(&buf[..written]);
+        this.sent(&buf[..written]);
         Poll::Ready(Ok(written))
     }
 
@@ -101,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<S> {
         let mut left = written;
         for buf in bufs {
             let part = &buf[..left.min(buf.len())];
-            this.frames.sent(part);
+            this.sent(part);
             left -= part.len();
         }
         Poll::Ready(Ok(written))

@@ -4,6 +4,7 @@
 //!
 //! Sans-io: [`Frames`] is shown the bytes of both directions in order and looks at frame heads only.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 /// Which budget ran out.
@@ -43,6 +44,10 @@ pub enum Peer {
 
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
+/// With the code of a RST_STREAM.
+const RESET: usize = 13;
+/// Streams of callers that nobody has looked at yet; far more than may be open.
+const UNSEEN: usize = 1024;
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -76,6 +81,11 @@ pub struct Frames {
     resets: Bucket,
     control: Bucket,
     heads: u32,
+    /// Streams of a caller that are no requests yet, in the order in which they came.
+    unseen: VecDeque<u32>,
+    highest: u32,
+    /// Those that the library refused with this code, so that they never will be.
+    refused: VecDeque<(u32, u32)>,
 }
 
 impl Frames {
@@ -91,6 +101,9 @@ impl Frames {
             resets: Bucket::new(RESETS_BURST, RESETS_PER_SECOND, now),
             control: Bucket::new(CONTROL_BURST, CONTROL_PER_SECOND, now),
             heads: 0,
+            unseen: VecDeque::new(),
+            highest: 0,
+            refused: VecDeque::new(),
         }
     }
 
@@ -99,7 +112,12 @@ impl Frames {
     /// # Errors
     /// The budget that ran out.
     pub fn received(&mut self, mut bytes: &[u8], now: Instant) -> Result<(), Flood> {
-        while let Some((length, kind, flags)) = self.received.next(&mut bytes) {
+        while let Some(Frame { length, kind, flags, stream, .. }) = self.received.next(&mut bytes) {
+            match kind {
+                HEADERS if self.peer == Peer::Client => self.opened(stream),
+                RST_STREAM => self.unseen.retain(|unseen| *unseen != stream),
+                _ => {}
+            }
             let paid = match kind {
                 HEADERS if self.peer == Peer::Server => {
                     self.heads = self.heads.checked_sub(1).ok_or(Flood::Heads)?;
@@ -118,9 +136,13 @@ impl Frames {
         Ok(())
     }
 
-    /// Bytes to the peer.
-    pub fn sent(&mut self, mut bytes: &[u8]) {
-        while let Some((_, kind, _)) = self.sent.next(&mut bytes) {
+    /// Bytes to the peer. True: a stream is refused in them that was no request yet.
+    pub fn sent(&mut self, mut bytes: &[u8]) -> bool {
+        let before = self.refused.len();
+        while let Some(Frame { kind, stream, code, .. }) = self.sent.next(&mut bytes) {
+            if kind == RST_STREAM && self.is_unseen(stream) {
+                self.refused.push_back((stream, code));
+            }
             if matches!(kind, DATA | HEADERS) {
                 self.control.give(CONTROL_PER_PAYLOAD);
             }
@@ -130,35 +152,81 @@ impl Frames {
                 self.heads = self.heads.saturating_add(HEADS_PER_REQUEST);
             }
         }
+        self.refused.len() > before
     }
+
+    /// A stream of the caller is a request: what becomes of it is said elsewhere.
+    pub fn seen(&mut self, stream: u32) {
+        self.unseen.retain(|unseen| *unseen != stream);
+        self.refused.retain(|(refused, _)| *refused != stream);
+    }
+
+    /// The code with which the library refused a stream that never became a request, each once.
+    pub fn refused(&mut self) -> Option<u32> {
+        self.refused.pop_front().map(|(_, code)| code)
+    }
+
+    fn opened(&mut self, stream: u32) {
+        if stream <= self.highest {
+            return;
+        }
+        self.highest = stream;
+        if self.unseen.len() == UNSEEN {
+            self.unseen.pop_front();
+        }
+        self.unseen.push_back(stream);
+    }
+
+    fn is_unseen(&mut self, stream: u32) -> bool {
+        let at = self.unseen.iter().position(|unseen| *unseen == stream);
+        at.and_then(|at| self.unseen.remove(at)).is_some()
+    }
+}
+
+/// The head of a frame, and the code if it resets a stream.
+struct Frame {
+    length: usize,
+    kind: u8,
+    flags: u8,
+    stream: u32,
+    code: u32,
 }
 
 /// Finds the heads of frames, however they are cut.
 #[derive(Debug, Default)]
 struct Follower {
-    head: [u8; HEAD],
+    head: [u8; RESET],
     filled: usize,
     /// Bytes until the next head.
     left: usize,
 }
 
 impl Follower {
-    /// Length, kind and flags of the next frame whose head is whole.
-    fn next(&mut self, bytes: &mut &[u8]) -> Option<(usize, u8, u8)> {
+    /// The next frame whose head is whole.
+    fn next(&mut self, bytes: &mut &[u8]) -> Option<Frame> {
         let skipped = self.left.min(bytes.len());
         self.left -= skipped;
         *bytes = &bytes[skipped..];
-        let taken = (HEAD - self.filled).min(bytes.len());
+        self.fill(bytes, HEAD)?;
+        let [high, middle, low, kind, flags, s0, s1, s2, s3, ..] = self.head;
+        let length = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
+        let has_code = kind == RST_STREAM && length == RESET - HEAD;
+        if has_code {
+            self.fill(bytes, RESET)?;
+        }
+        self.left = if has_code { 0 } else { length };
+        self.filled = 0;
+        let [.., c0, c1, c2, c3] = self.head;
+        let code = if has_code { u32::from_be_bytes([c0, c1, c2, c3]) } else { 0 };
+        Some(Frame { length, kind, flags, stream: u32::from_be_bytes([s0, s1, s2, s3]) & 0x7fff_ffff, code })
+    }
+
+    fn fill(&mut self, bytes: &mut &[u8], wanted: usize) -> Option<()> {
+        let taken = wanted.saturating_sub(self.filled).min(bytes.len());
         self.head[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
         self.filled += taken;
         *bytes = &bytes[taken..];
-        if self.filled < HEAD {
-            return None;
-        }
-        self.filled = 0;
-        let [high, middle, low, kind, flags, ..] = self.head;
-        self.left = usize::from(high) << 16 | usize::from(middle) << 8 | usize::from(low);
-        Some((self.left, kind, flags))
+        (self.filled >= wanted).then_some(())
     }
 }
 
@@ -272,6 +340,29 @@ mod tests {
                 .received(&[frame(HEADERS, 5, 3), frame(DATA, 1, 0), frame(PING, 0, 8)].concat(), now)
                 .expect("calls");
         }
+    }
+
+    #[test]
+    fn streams_that_never_became_requests_are_told_once_with_the_code_of_their_refusal() {
+        let now = Instant::now();
+        let mut frames = caller(now);
+        let on = |kind, stream: u8, payload: &[u8]| {
+            let length = u8::try_from(payload.len()).expect("short");
+            [&[0, 0, length, kind, 4, 0, 0, 0, stream], payload].concat()
+        };
+        for stream in [1, 3, 5, 7, 1] {
+            frames.received(&on(HEADERS, stream, b"xyz"), now).expect("within the budget");
+        }
+        frames.seen(1);
+        frames.received(&on(RST_STREAM, 3, &[0, 0, 0, 8]), now).expect("within the budget");
+        for stream in [1, 3, 5, 7, 7] {
+            for byte in on(RST_STREAM, stream, &[0, 0, 0, stream]) {
+                frames.sent(&[byte]);
+            }
+        }
+        // It was a request after all, and broken already when that was seen.
+        frames.seen(7);
+        assert_eq!((frames.refused(), frames.refused()), (Some(5), None));
     }
 
     // covers: C9h

@@ -102,6 +102,13 @@ impl Side for Connection<'_> {
         self.ingress.decider.still_allows(&self.connect)
     }
 
+    fn record(&self) -> Record {
+        let (port, number) = self.own_port();
+        let mut record = self.open_record();
+        record.dest(port, number);
+        record
+    }
+
     fn prepare(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
         self.checked(request, call)
     }

@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep, sleep, timeout};
 use super::{Call, End, Side, sniff, still_allows, stream};
 use crate::conn::body::Inbound;
 use crate::conn::{Cut, Event};
-use crate::gate::{CountedIo, Flood, Flooded, Peer};
+use crate::gate::{CountedIo, Flood, Flooded, Peer, RefusedStreams};
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
@@ -50,6 +50,7 @@ struct Streams<'a, S> {
     side: &'a S,
     frames: Frames<CountedIo<Prefixed>, Bytes>,
     flooded: Flooded,
+    refused: RefusedStreams,
     open: FuturesUnordered<Pin<Box<dyn Future<Output = u32> + 'a>>>,
     calls: HashMap<u32, Rc<Call>>,
     idle: Pin<Box<Sleep>>,
@@ -62,7 +63,7 @@ struct Streams<'a, S> {
 
 pub(super) async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
     let stream = CountedIo::new(stream, Peer::Client);
-    let flooded = stream.flooded();
+    let (flooded, refused) = (stream.flooded(), stream.refused_streams());
     let frames = tokio::select! {
         biased;
         close = sniff::until_unwanted(side, &mut cut) => return End::with(close),
@@ -76,6 +77,7 @@ pub(super) async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> E
         side,
         frames,
         flooded,
+        refused,
         open: FuturesUnordered::new(),
         calls: HashMap::new(),
         idle: Box::pin(sleep(side.bounds().idle)),
@@ -132,6 +134,8 @@ impl<'a, S: Side> Streams<'a, S> {
                         return End::with(self.done);
                     }
                 },
+                // Behind the streams that are requests: what is left then never was one.
+                code = self.refused.next() => self.record_refused(code),
                 () = self.idle.as_mut(), if self.open.is_empty() => {
                     if self.is_leaving {
                         return End::with(Reason::IdleTimeout);
@@ -149,6 +153,7 @@ impl<'a, S: Side> Streams<'a, S> {
         if self.side.is_late() {
             self.frames.graceful_shutdown();
         }
+        self.refused.seen(id);
         let call = Rc::new(Call::new(self.side, None));
         self.calls.insert(id, Rc::clone(&call));
         let (head, body) = request.into_parts();
@@ -166,6 +171,18 @@ impl<'a, S: Side> Streams<'a, S> {
             rest.beside(answering).await;
             id
         }));
+    }
+
+    /// A stream that h2 has refused by itself, for what it says or for one too many.
+    fn record_refused(&self, code: u32) {
+        let mut record = self.side.record();
+        let (reason, detail) = match Code::from(code) {
+            Code::REFUSED_STREAM => (Reason::LimitConnections, "h2_streams"),
+            _ => (Reason::Malformed, "h2_stream_error"),
+        };
+        record.deny(reason);
+        record.detail(detail);
+        record.close(reason);
     }
 
     fn ended(&mut self, id: u32) {
@@ -196,6 +213,9 @@ impl<'a, S: Side> Streams<'a, S> {
         let flushing = std::future::poll_fn(|cx| self.frames.poll_closed(cx));
         // Whether the caller still reads it is its own affair.
         let _ = timeout(FLUSH_TIME, flushing).await;
+        while let Some(code) = self.refused.get() {
+            self.record_refused(code);
+        }
     }
 }
 

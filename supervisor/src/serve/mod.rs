@@ -66,6 +66,9 @@ pub trait Side {
         false
     }
 
+    /// Opens the record of a request that nothing is known of yet.
+    fn record(&self) -> Record;
+
     /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
     ///
     /// # Errors

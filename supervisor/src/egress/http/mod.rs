@@ -101,6 +101,10 @@ impl Side for Connection {
         self.is_late
     }
 
+    fn record(&self) -> Record {
+        self.guest.record()
+    }
+
     fn prepare(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
         self.checked(request, call)
     }

@@ -104,7 +104,7 @@ impl Connection<'_> {
     }
 
     /// Name and number of the port that was called.
-    fn own_port(&self) -> (&str, u16) {
+    pub(super) fn own_port(&self) -> (&str, u16) {
         let name = self.connect.input().port().unwrap_or_default();
         let number = self.spec.ports.iter().find(|port| port.name.as_str() == name).map(|port| port.port);
         (name, number.unwrap_or_default())
