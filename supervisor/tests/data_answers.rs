@@ -47,7 +47,22 @@ fn the_head_of_an_answer_may_be_as_long_as_its_endpoint_says_and_not_a_byte_long
     assert_eq!(ask(2049), 502);
     assert_eq!(ask(2048), 200, "the caller's connection goes on");
     let line = node.audited_once(|line| is(line, &[("kind", "request"), ("verdict", "error")]));
-    assert!(is(&line, &[("reason", "upstream_malformed")]), "{line}");
+    assert!(is(&line, &[("reason", "upstream_malformed"), ("detail", "head_too_large")]), "{line}");
+}
+
+// covers: C9f
+#[test]
+fn the_head_of_an_answer_that_never_ends_is_a_timeout() {
+    let node = Node::with(plan());
+    node.guest(A).serve(|mut link, _| {
+        let _ = read_request(&mut link);
+        link.send("HTTP/1.1 200 OK\r\nX-Slow: ");
+        let _ = link.rest();
+    });
+    let mut tls = node.call(Some(&node.svid("x")), HTTPS).expect("connected");
+    assert_eq!(tls.ask("GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n").status, 504);
+    let line = node.audited_once(|line| is(line, &[("kind", "request"), ("verdict", "error")]));
+    assert!(is(&line, &[("reason", "upstream_timeout"), ("detail", "head_timeout")]), "{line}");
 }
 
 // covers: C9f

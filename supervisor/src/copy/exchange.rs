@@ -160,7 +160,7 @@ async fn answered(
         note(&upstream, record);
         match send(&mut upstream, request, meter).await {
             Ok(response) => return Ok((response, upstream)),
-            Err(SendFailure::Failed(reason)) => return Err(reason),
+            Err(SendFailure::Failed(reason, detail)) => return Err(failed(record, reason, detail)),
             Err(SendFailure::Unsent(unsent)) => request = *unsent,
         }
     }
@@ -169,9 +169,16 @@ async fn answered(
     note(&upstream, record);
     match send(&mut upstream, request, meter).await {
         Ok(response) => Ok((response, upstream)),
-        Err(SendFailure::Failed(reason)) => Err(reason),
+        Err(SendFailure::Failed(reason, detail)) => Err(failed(record, reason, detail)),
         Err(SendFailure::Unsent(_)) => Err(Reason::UpstreamClosed),
     }
+}
+
+fn failed(record: &mut Record, reason: Reason, detail: &'static str) -> Reason {
+    if !detail.is_empty() {
+        record.detail(detail);
+    }
+    reason
 }
 
 /// Writes down where a connection leads that an earlier call may have opened.

@@ -17,7 +17,7 @@ use super::shared::{Place, Shared};
 use crate::conn::body::{Lease, Meter, RequestBody};
 use crate::conn::reply::Form;
 use crate::gate::io::GatedIo;
-use crate::gate::{GateHandle, Limits};
+use crate::gate::{GateHandle, Limits, Refusal};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 
@@ -103,8 +103,8 @@ pub async fn switched(response: Response<Incoming>) -> Result<Prefixed, Reason> 
 pub enum SendFailure {
     /// Nothing of the request was sent: it may be tried on another connection.
     Unsent(Box<Request<RequestBody>>),
-    /// The exchange failed.
-    Failed(Reason),
+    /// The exchange failed, and which rule the answer breaks.
+    Failed(Reason, &'static str),
 }
 
 /// Sends a request and waits for the head of the answer. `meter` counts the request's body: while it moves, the answer is
@@ -125,36 +125,49 @@ pub async fn send(
                     return Err(SendFailure::Unsent(Box::new(request)));
                 }
             }
-            form::http1(&mut request).map_err(SendFailure::Failed)?;
+            form::http1(&mut request).map_err(|reason| SendFailure::Failed(reason, ""))?;
             let answer = answer_in_time(sender.try_send_request(request), meter, ANSWER_DEADLINE).await;
-            answered(answer, || gate.refusal().is_some())
+            answered(answer, || gate.refusal())
         }
         Kind::Http2 { shared, .. } => {
-            form::http2(&mut request, shared.scheme()).map_err(SendFailure::Failed)?;
+            form::http2(&mut request, shared.scheme()).map_err(|reason| SendFailure::Failed(reason, ""))?;
             let is_call = Form::of(request.headers()) != Form::Problem;
             let deadline = if is_call { CALL_DEADLINE } else { ANSWER_DEADLINE };
             let answer = answer_in_time(shared.sender.try_send_request(request), meter, deadline).await;
             shared.answered();
-            answered(answer, || false)
+            answered(answer, || None)
         }
     }
 }
 
 fn answered(
     answer: Option<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>,
-    is_malformed: impl Fn() -> bool,
+    refusal: impl Fn() -> Option<Refusal>,
 ) -> Result<Response<Incoming>, SendFailure> {
     match answer {
-        None => Err(SendFailure::Failed(Reason::UpstreamTimeout)),
+        None => Err(SendFailure::Failed(Reason::UpstreamTimeout, "")),
         Some(Ok(response)) => Ok(response),
         Some(Err(mut error)) => Err(match error.take_message() {
             Some(request) => SendFailure::Unsent(Box::new(request)),
-            None if is_malformed() || is_protocol_error(error.error()) => {
-                SendFailure::Failed(Reason::UpstreamMalformed)
+            None => {
+                let (reason, detail) = match refusal() {
+                    Some(refusal) => refused(refusal),
+                    None if is_protocol_error(error.error()) => (Reason::UpstreamMalformed, ""),
+                    None => (Reason::UpstreamClosed, ""),
+                };
+                SendFailure::Failed(reason, detail)
             }
-            None => SendFailure::Failed(Reason::UpstreamClosed),
         }),
     }
+}
+
+/// What it means that the gate refused bytes of the other side.
+fn refused(refusal: Refusal) -> (Reason, &'static str) {
+    let reason = match refusal {
+        Refusal::HeadTimeout => Reason::UpstreamTimeout,
+        _ => Reason::UpstreamMalformed,
+    };
+    (reason, refusal.as_str())
 }
 
 /// Whether frames of the other side broke the rules of HTTP/2, as found on this side.
@@ -195,7 +208,7 @@ impl Lease for PoolLease {
             Kind::Http1 { gate, .. } => gate.refusal(),
             Kind::Http2 { .. } => None,
         };
-        refused.map_or((Reason::UpstreamClosed, ""), |refused| (Reason::UpstreamMalformed, refused.as_str()))
+        refused.map_or((Reason::UpstreamClosed, ""), self::refused)
     }
 
     fn give_back(self: Box<Self>) {
