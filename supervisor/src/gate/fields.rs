@@ -1,6 +1,7 @@
 //! Heads that come as parsed fields, as those of HTTP/2 do: the rules for the lines of an HTTP/1 head, as far as the library
 //! that parsed the fields leaves them open. What passes here can be written as an HTTP/1 head that passes the gate.
 
+use http::uri::Scheme;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header, request, response};
 
 use super::{
@@ -20,6 +21,9 @@ pub fn check_request(head: &request::Parts, has_body: bool, limits: &Limits) -> 
     }
     if head.headers.len() > limits.fields {
         return Err(Refusal::TooManyHeaders);
+    }
+    if head.uri.scheme().is_some_and(|scheme| *scheme != Scheme::HTTP && *scheme != Scheme::HTTPS) {
+        return Err(Refusal::BadTarget);
     }
     if let Some(target) = head.uri.path_and_query().filter(|_| head.method != Method::CONNECT) {
         check_target(head.method.as_str().as_bytes(), target.as_str().as_bytes())?;
@@ -123,6 +127,7 @@ mod tests {
         assert_eq!(check("GET", "/a", &[], true), Err(Refusal::UnexpectedBody));
         assert_eq!(check("HEAD", "/a", &[("content-length", "4")], false), Err(Refusal::UnexpectedBody));
         assert_eq!(check("POST", "*", &[], true), Err(Refusal::BadTarget));
+        assert_eq!(check("GET", "ftp://a/b", &[], false), Err(Refusal::BadTarget));
         assert_eq!(check(&"M".repeat(33), "/a", &[], true), Err(Refusal::BadRequestLine));
     }
 
@@ -131,6 +136,9 @@ mod tests {
         assert_eq!(check("POST", "/a?b=c", &[("content-length", "0"), ("expect", "100-continue")], true), Ok(()));
         assert_eq!(check("GET", "/a", &[("te", "trailers"), ("x_y", "z\tz")], false), Ok(()));
         assert_eq!(check("OPTIONS", "*", &[], false), Ok(()));
+        for target in ["http://a/b", "https://a/b", "HTTPS://a/b"] {
+            assert_eq!(check("GET", target, &[], false), Ok(()), "{target}");
+        }
     }
 
     #[test]
