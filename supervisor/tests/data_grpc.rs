@@ -382,6 +382,38 @@ fn an_app_that_allows_few_streams_gets_more_connections() {
     until("all five are closed", || open.load(Ordering::SeqCst) == 0);
 }
 
+// covers: C8b
+#[test]
+fn a_connection_on_which_an_app_allows_no_more_streams_is_left_for_another_one() {
+    let node = Node::with(plan());
+    serve(&node, |h2, event, app| {
+        if matches!(event, Event::Data { end: true, .. }) {
+            h2.settings(&[(3, 0)]);
+        }
+        polite(h2, event, app);
+    });
+    let mut h2 = as_x(&node);
+    for stream in [1, 3, 5] {
+        assert_eq!(unary(&mut h2, stream, GET).status(), 200, "{stream}");
+    }
+    assert_eq!(node.guest(A).app.connections.load(Ordering::SeqCst), 3, "each shut for the others");
+}
+
+// covers: C8b
+#[test]
+fn a_call_to_an_app_that_allows_no_streams_at_all_fails_soon() {
+    let node = Node::with(plan());
+    node.guest(A).serve(|link, _| {
+        let Ok(mut h2) = H2::server(link) else { return };
+        h2.settings(&[(3, 0)]);
+        while h2.event().is_ok() {}
+    });
+    let mut h2 = as_x(&node);
+    let reply = unary(&mut h2, 1, GET);
+    assert_eq!(reply.get("grpc-status"), Some("4"), "{reply:?}");
+    node.audited_once(|line| is(line, &[("kind", "request"), ("reason", "upstream_timeout")]));
+}
+
 // covers: C3d
 // covers: C8b
 #[test]

@@ -133,7 +133,12 @@ pub async fn send(
             form::http2(&mut request, shared.scheme()).map_err(|reason| SendFailure::Failed(reason, ""))?;
             let is_call = Form::of(request.headers()) != Form::Problem;
             let deadline = if is_call { CALL_DEADLINE } else { ANSWER_DEADLINE };
-            let answer = answer_in_time(shared.sender.try_send_request(request), meter, deadline).await;
+            let mut sender = shared.sender.clone();
+            let answer = tokio::select! {
+                biased;
+                answer = answer_in_time(sender.try_send_request(request), meter, deadline) => answer,
+                () = shared.until_useless() => return Err(SendFailure::Failed(Reason::UpstreamTimeout, "")),
+            };
             shared.answered();
             answered(answer, || None)
         }

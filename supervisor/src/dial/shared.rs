@@ -5,11 +5,11 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use http::uri::Scheme;
-use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::conn::body::RequestBody;
@@ -23,6 +23,8 @@ const STREAMS: usize = 100;
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The same for all exchanges of a connection together.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
+/// How long an app that allows no exchange from the beginning may take to allow one.
+const SHUT_TIME: Duration = Duration::from_secs(5);
 /// What waits in memory for an app that takes nothing, per exchange.
 const SEND_BUFFER: usize = 64 * 1024;
 
@@ -44,12 +46,14 @@ impl Default for Most {
     }
 }
 
+type Running = Connection<TokioIo<CountedIo<Stream>>, RequestBody, Local>;
+
 struct Use {
+    /// Knows the app's settings; gone when it has ended.
+    connection: RefCell<Option<Running>>,
     open: Cell<usize>,
     /// The app has answered, so its settings are known.
     answered: Cell<bool>,
-    /// Wakes what looks at them.
-    look: RefCell<Option<Waker>>,
     last: Cell<Instant>,
     opened: Instant,
     addr: Option<SocketAddr>,
@@ -71,44 +75,59 @@ impl Shared {
             .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
             .handshake(TokioIo::new(CountedIo::new(stream, Peer::Server)));
-        let (sender, mut connection) = starting.await.map_err(|_| Reason::UpstreamClosed)?;
+        let (sender, connection) = starting.await.map_err(|_| Reason::UpstreamClosed)?;
         let use_ = Rc::new(Use {
+            connection: RefCell::new(Some(connection)),
             open: Cell::new(0),
             answered: Cell::new(false),
-            look: RefCell::default(),
             last: Cell::new(Instant::now()),
             opened: Instant::now(),
             addr,
             scheme,
         });
-        let (watched, learned) = (Rc::clone(&use_), most.clone());
+        let running = Rc::clone(&use_);
         // Ends when every sender is dropped or the app closes; its error is that of the exchanges in progress.
         tokio::task::spawn_local(poll_fn(move |cx| {
-            if watched.answered.get() {
-                learned.0.set(connection.current_max_send_streams().clamp(1, STREAMS));
-            } else {
-                watched.look.replace(Some(cx.waker().clone()));
-            }
-            Pin::new(&mut connection).poll(cx).map(drop)
+            let mut connection = running.connection.borrow_mut();
+            let ended = connection.as_mut().is_none_or(|connection| Pin::new(connection).poll(cx).is_ready());
+            if ended { Poll::Ready(drop(connection.take())) } else { Poll::Pending }
         }));
         Ok(Self { sender, use_, most })
     }
 
     /// A place on the connection, if it has one.
     pub(super) fn place(&self) -> Option<Place> {
-        (self.is_open() && self.use_.open.get() < self.most.0.get()).then(|| {
+        (self.is_open() && self.use_.open.get() < self.allowed()).then(|| {
             self.use_.open.set(self.use_.open.get() + 1);
             Place(Rc::clone(&self.use_))
         })
     }
 
-    /// The app has answered: have its settings looked at.
-    pub(super) fn answered(&self) {
-        if !self.use_.answered.replace(true)
-            && let Some(look) = self.use_.look.take()
-        {
-            look.wake();
+    /// Exchanges that may be on it at a time. Until its app has answered that is what is known of the app; but never one
+    /// on a connection that takes none.
+    fn allowed(&self) -> usize {
+        let Some(allowed) = self.use_.settings() else { return 0 };
+        if allowed > 0 && self.use_.answered.get() {
+            self.most.0.set(allowed);
         }
+        if allowed == 0 { 0 } else { self.most.0.get() }
+    }
+
+    /// The app has answered: its settings are known.
+    pub(super) fn answered(&self) {
+        self.use_.answered.set(true);
+    }
+
+    /// Resolves when the app has allowed no exchange and answered none for a while: what waits to be sent would wait for
+    /// good.
+    pub(super) async fn until_useless(&self) {
+        while !self.use_.answered.get() {
+            tokio::time::sleep(SHUT_TIME).await;
+            if !self.use_.answered.get() && self.use_.settings() == Some(0) {
+                return;
+            }
+        }
+        std::future::pending().await
     }
 
     pub(super) fn addr(&self) -> Option<SocketAddr> {
@@ -130,6 +149,14 @@ impl Shared {
     /// Whether the connection is open, and busy or used within `idle`.
     pub(super) fn is_worth_keeping(&self, idle: Duration) -> bool {
         self.is_open() && (self.use_.open.get() > 0 || self.use_.last.get().elapsed() < idle)
+    }
+}
+
+impl Use {
+    /// Exchanges that the app allows now, as far as it has said; nothing when the connection has ended.
+    fn settings(&self) -> Option<usize> {
+        let connection = self.connection.try_borrow().ok()?;
+        connection.as_ref().map(|connection| connection.current_max_send_streams().min(STREAMS))
     }
 }
 
