@@ -147,6 +147,24 @@ fn an_operator_who_comes_when_there_are_no_descriptors_is_answered_all_the_same(
     assert!(node.log().contains("the operator's socket cannot accept a client"), "the limit was reached");
 }
 
+// covers: A12
+// covers: C10a
+#[test]
+fn endpoints_that_changed_while_there_were_no_descriptors_are_followed_afterwards() {
+    let node = Node::start();
+    until("it is idle", || node.open("service-a") == 0);
+    let all = limit_files(&node, Some(first_free(&node)));
+    node.edit_endpoint("b", "state: ready", "state: draining");
+    until("the change cannot be read", || node.log().contains("endpoints file refused"));
+    limit_files(&node, all);
+    until("it is followed all the same", || node.stage("b").as_deref() != Some("serving"));
+    let log = node.log();
+    assert!(
+        log.contains("raise the limit of open files") && !log.contains("let the supervisor's user read it"),
+        "{log}"
+    );
+}
+
 /// As a caller sees it who may be reset at any moment.
 fn is_answered(node: &Node) -> bool {
     data::dial(&node.ip(99), &format!("{}:{RAW}", node.ip(21))).is_ok_and(is_served)

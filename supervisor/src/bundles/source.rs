@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use thiserror::Error;
 
 /// Largest bundle or key file that is read: what the verifier would unpack at most.
@@ -17,7 +18,7 @@ pub enum ReadError {
     #[error("{path} does not exist; publish it there", path = .0.display())]
     Missing(PathBuf),
     /// It is there, but not readable.
-    #[error("{path} cannot be read: {source}; let the supervisor's user read it", path = path.display())]
+    #[error("{path} cannot be read: {source}; {remedy}", path = path.display(), remedy = remedy(source, "let the supervisor's user read it"))]
     Io {
         /// The file.
         path: PathBuf,
@@ -33,6 +34,18 @@ pub enum ReadError {
     /// It was written to while it was read.
     #[error("{path} changed while it was read; it is tried again (publish with a rename to avoid this)", path = .0.display())]
     Changing(PathBuf),
+}
+
+/// What to do about a file that cannot be used: `permit` where nothing but permissions is known to be missing.
+pub(super) fn remedy(error: &io::Error, permit: &'static str) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw) {
+        Some(Errno::EMFILE) => "all descriptors are in use: raise the limit of open files",
+        Some(Errno::ENFILE) => "all descriptors of the machine are in use: raise fs.file-max",
+        Some(Errno::ENOSPC | Errno::EDQUOT) => "make room on its file system",
+        Some(Errno::EROFS) => "mount its file system for writing",
+        Some(Errno::EIO) => "its disk fails: look at the kernel's log",
+        _ => permit,
+    }
 }
 
 /// What tells one content of a path from another without reading it. A rename over the path changes the inode.

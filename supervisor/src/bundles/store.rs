@@ -25,7 +25,7 @@ const LOCK: &str = "lock";
 #[derive(Debug, Error)]
 pub enum StoreError {
     /// The folder or a file in it cannot be used.
-    #[error("cannot {action} {path}; the folder of policy.store must be writable by the supervisor's user", path = path.display())]
+    #[error("cannot {action} {path}; {remedy}", path = path.display(), remedy = source::remedy(source, "the folder of policy.store must be writable by the supervisor's user"))]
     Io {
         /// What was tried.
         action: &'static str,

@@ -2,7 +2,7 @@
 //! nothing. Its rows become messages of the control protocol, so that one conversion judges both sources.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nova_policy::workloads::{self, Mode, PortTarget, Protocol, State};
 use nova_proto::control as proto;
@@ -11,7 +11,10 @@ use nova_proto::control::endpoint::Backend as ProtoBackend;
 use super::convert;
 use super::order::{Row, Update};
 use super::service::Control;
-use crate::bundles::source::{self as files, Fingerprint, ReadError};
+use crate::bundles::source::{self as files, ReadError};
+
+/// What could not be read is tried again this late, also when the file has not changed: a lack of descriptors passes.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Why the file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -55,29 +58,56 @@ impl FileSource {
     /// Applies the file now and whenever it has changed, for ever. Whoever writes it in place may be half through, and half
     /// a list is a list too: a change counts when two looks in a row saw the same.
     pub async fn run(self, control: Control, poll: Duration) -> std::convert::Infallible {
-        let (mut taken, mut last) = (None, None);
+        let (mut taken, mut last, mut unread) = (None, None, None::<Unread>);
         loop {
             let now = Some(files::fingerprint(&self.path));
-            if now != taken && (taken.is_none() || now == last) {
-                taken = self.take(&control).await.map_or(now, Some);
+            let is_new = now != taken && (taken.is_none() || now == last);
+            let is_due = unread.as_ref().is_some_and(|unread| unread.since.elapsed() >= RETRY_AFTER);
+            if is_new || (is_due && now == last) {
+                let read = files::read(&self.path);
+                // What was read is what counts as taken: the file may have changed since it was looked at.
+                taken = read.as_ref().map_or(now, |(_, fingerprint)| Some(Some(*fingerprint)));
+                unread = match read {
+                    Ok((bytes, _)) => {
+                        self.take(&control, &bytes).await;
+                        None
+                    }
+                    Err(error) => Some(self.unread(unread, &error)),
+                };
             }
             last = now;
             tokio::time::sleep(poll).await;
         }
     }
 
-    /// Applies the file as it is, and says which version that was.
-    async fn take(&self, control: &Control) -> Option<Option<Fingerprint>> {
-        let read = files::read(&self.path).map_err(FileError::from);
-        let fingerprint = read.as_ref().ok().map(|(_, fingerprint)| Some(*fingerprint));
-        match read.and_then(|(bytes, _)| self.parse(&bytes)) {
+    /// Applies the file as it is.
+    async fn take(&self, control: &Control, bytes: &[u8]) {
+        match self.parse(bytes) {
             Ok(update) => control.apply(update).await,
-            Err(error) => tracing::error!(
-                file = %self.path.display(), "endpoints file refused, what was served before stays:\n{error}"
-            ),
+            Err(error) => self.refused(&error.to_string()),
         }
-        fingerprint
     }
+
+    /// Says once what keeps the file from being read.
+    fn unread(&self, before: Option<Unread>, error: &ReadError) -> Unread {
+        let error = error.to_string();
+        if before.is_none_or(|before| before.error != error) {
+            self.refused(&error);
+        }
+        Unread { since: Instant::now(), error }
+    }
+
+    fn refused(&self, error: &str) {
+        tracing::error!(
+            file = %self.path.display(), "endpoints file refused, what was served before stays:\n{error}"
+        );
+    }
+}
+
+/// A file that could not be read at the last try.
+struct Unread {
+    since: Instant,
+    error: String,
 }
 
 fn parse(path: &str, text: &str, node: &str) -> Result<Update, FileError> {

@@ -1,0 +1,99 @@
+//! Descriptors that lead to the other side: to apps and to destinations.
+//!
+//! A connection of a caller stands for two descriptors in the budget: its own, and one to the other side. Callers of HTTP/2
+//! need more than one, and what waits in a pool belongs to no caller. So each such connection is counted where it is held:
+//!
+//! ```text
+//! the first of a caller's connection ----> its own place                      back in a pool: a spare of the endpoint
+//! every other, and shared ones of HTTP/2 -> a spare, or else a place of the budget, or else refused
+//! ```
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::budget::Place;
+use super::endpoint::{Endpoint, NoRoom};
+
+/// What one connection of a caller may have open to the other side.
+pub struct Room {
+    endpoint: Arc<Endpoint>,
+    own_in_use: Cell<bool>,
+}
+
+/// The count of one connection to the other side; given back when dropped.
+pub struct Held(Cover);
+
+enum Cover {
+    Caller(Rc<Room>),
+    Spare(Arc<Endpoint>),
+    Place(Arc<Endpoint>, Place),
+}
+
+impl Room {
+    /// For a connection of a caller that has its place in the budget.
+    #[must_use]
+    pub fn new(endpoint: &Arc<Endpoint>) -> Rc<Self> {
+        Rc::new(Self { endpoint: Arc::clone(endpoint), own_in_use: Cell::new(false) })
+    }
+
+    /// Counts a connection that ends with the exchange on it, unless a pool takes it.
+    ///
+    /// # Errors
+    /// When the endpoint's part of the budget is used up, and so is what all share.
+    pub fn take(self: &Rc<Self>) -> Result<Held, NoRoom> {
+        if self.own_in_use.replace(true) {
+            return self.take_lasting();
+        }
+        Ok(Held(Cover::Caller(Rc::clone(self))))
+    }
+
+    /// Counts a connection that may outlast the caller's.
+    ///
+    /// # Errors
+    /// As [`Room::take`].
+    pub fn take_lasting(&self) -> Result<Held, NoRoom> {
+        if let Some(spare) = spare(&self.endpoint) {
+            return Ok(spare);
+        }
+        let place = self.endpoint.share.take().ok_or(NoRoom::Process)?;
+        Ok(Held(Cover::Place(Arc::clone(&self.endpoint), place)))
+    }
+}
+
+impl Held {
+    /// The count of a connection that nobody uses from now on; none when it must be closed instead.
+    #[must_use]
+    pub fn idle(self) -> Option<Self> {
+        match &self.0 {
+            Cover::Spare(_) => Some(self),
+            Cover::Caller(room) => spare(&room.endpoint),
+            Cover::Place(endpoint, _) => spare(endpoint),
+        }
+    }
+
+    /// The count of a connection that turned out to outlast the caller's.
+    ///
+    /// # Errors
+    /// As [`Room::take`].
+    pub fn lasting(self) -> Result<Self, NoRoom> {
+        match &self.0 {
+            Cover::Caller(room) => room.take_lasting(),
+            Cover::Spare(_) | Cover::Place(..) => Ok(self),
+        }
+    }
+}
+
+fn spare(endpoint: &Arc<Endpoint>) -> Option<Held> {
+    endpoint.share.take_spare().then(|| Held(Cover::Spare(Arc::clone(endpoint))))
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        match &self.0 {
+            Cover::Caller(room) => room.own_in_use.set(false),
+            Cover::Spare(endpoint) => endpoint.share.give_back_spare(),
+            Cover::Place(endpoint, place) => endpoint.share.give_back(*place),
+        }
+    }
+}
