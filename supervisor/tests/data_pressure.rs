@@ -8,7 +8,8 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use data::{A, Node, RAW, until};
+use data::h2::{Event, find};
+use data::{A, HTTPS, Node, Plan, RAW, is, read_request, until};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::{Value, json};
 
@@ -163,6 +164,46 @@ fn endpoints_that_changed_while_there_were_no_descriptors_are_followed_afterward
         log.contains("raise the limit of open files") && !log.contains("let the supervisor's user read it"),
         "{log}"
     );
+}
+
+// covers: C10b
+#[test]
+fn the_streams_of_one_caller_take_no_more_than_their_endpoints_share() {
+    // Of 256 files an endpoint of three has 16 connections of its own, 48 that all share, and 10 spare descriptors.
+    let node = Node::with(Plan { files: Some(256), ..Plan::default() });
+    let counts = || node.ask(&json!({"op": "ready"})).expect("an answer")["connections"].clone();
+    node.guest(A).serve(|mut link, app| {
+        if let Ok(request) = read_request(&mut link) {
+            app.saw(&request);
+            let _ = link.rest();
+        }
+    });
+    let mut greedy = node.call_h2(&node.svid("x"), HTTPS);
+    for stream in 0..100 {
+        greedy.request(2 * stream + 1, "GET", "/v1/orders/1");
+    }
+    // One comes with the caller's place, which is one of the 64.
+    let fits = 1 + 10 + 63;
+    let mut refused = 0;
+    while refused < 100 - fits {
+        if let Event::Headers { fields, .. } = greedy.event().expect("an answer") {
+            assert_eq!(find(&fields, ":status"), Some("503"), "{fields:?}");
+            refused += 1;
+        }
+    }
+    until("the others are there", || node.guest(A).app.seen().len() == fits);
+    assert!(node.descriptors() < 256 - 32, "{}", node.descriptors());
+    let is_refused =
+        |line: &Value| is(line, &[("reason", "limit_process"), ("workload", "service-a"), ("kind", "request")]);
+    node.audited(100 - fits, is_refused);
+    let quiet: Vec<_> =
+        (0..16).map(|_| data::dial(&node.ip(98), &format!("{}:{HTTPS}", node.ip(31))).expect("connected")).collect();
+    until("the quiet one has its share", || node.open("b") == 16);
+    drop((greedy, quiet));
+    until("all are given back", || node.open("service-a") == 0 && counts()["shared_open"] == 0);
+    let mut again = node.call_h2(&node.svid("x"), HTTPS);
+    again.request(1, "GET", "/v1/orders/2");
+    until("it is served again", || node.guest(A).app.seen().len() == fits + 1);
 }
 
 /// As a caller sees it who may be reset at any moment.

@@ -21,8 +21,7 @@ use std::sync::Arc;
 
 use crate::audit::{AuditSink, Kind, Record};
 use crate::identity::PeerIdentity;
-use crate::reason::Reason;
-use crate::state::endpoint::{Endpoint, EndpointSpec, NoRoom, Slot};
+use crate::state::endpoint::{Endpoint, EndpointSpec, Slot};
 
 pub use bounds::HttpBounds;
 pub use cut::{Cut, Event, until_closed, until_overdue};
@@ -59,10 +58,7 @@ impl Accepted {
         let slot = match endpoint.take_connection() {
             Ok(slot) => slot,
             Err(none) => {
-                record.deny(match none {
-                    NoRoom::Endpoint => Reason::LimitConnections,
-                    NoRoom::Process => Reason::LimitProcess,
-                });
+                record.deny(none.into());
                 return None;
             }
         };

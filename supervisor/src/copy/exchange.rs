@@ -13,6 +13,7 @@ use crate::gate::{Limits, Refusal, check_answer};
 use crate::headers::{is_to_websocket, set_websocket, strip_response_headers};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
+use crate::state::room::Room;
 
 /// A permitted request that is ready to go.
 pub struct Forward {
@@ -22,6 +23,8 @@ pub struct Forward {
     pub meter: Rc<Meter>,
     /// Idle connections of exactly this kind.
     pub pool: Rc<Pool>,
+    /// What the caller's connection may open.
+    pub room: Rc<Room>,
     /// What the connection is busy with.
     pub in_flight: Rc<InFlight>,
 }
@@ -123,11 +126,11 @@ async fn exchange(
     wants: Wants,
     open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
 ) -> Result<(Response<Incoming>, Exchanged), (Record, Reason)> {
-    let Forward { request, meter, pool, in_flight } = forward;
+    let Forward { request, meter, pool, room, in_flight } = forward;
     in_flight.start();
     let answered = {
         let waiting = Waiting { record: &mut record, in_flight: &in_flight };
-        answered(request, &meter, &pool, waiting.record, open).await
+        answered(request, &meter, (&pool, &room), waiting.record, open).await
     };
     let checked =
         answered.and_then(|(response, upstream)| Ok((checked(response, wants, pool.limits(), &mut record)?, upstream)));
@@ -152,7 +155,7 @@ async fn exchange(
 async fn answered(
     mut request: Request<RequestBody>,
     meter: &Meter,
-    pool: &Pool,
+    (pool, room): (&Pool, &Rc<Room>),
     record: &mut Record,
     open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
 ) -> Result<(Response<Incoming>, HttpUpstream), Reason> {
@@ -165,7 +168,7 @@ async fn answered(
         }
     }
     // Boxed: dialling is rare and its state is large, and hyper copies the future of every request into its place.
-    let mut upstream = Box::pin(pool.open(open(record))).await?;
+    let mut upstream = Box::pin(pool.open(room, open(record))).await?;
     note(&upstream, record);
     match send(&mut upstream, request, meter).await {
         Ok(response) => Ok((response, upstream)),

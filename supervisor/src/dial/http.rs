@@ -20,6 +20,7 @@ use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Limits, Refusal};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
+use crate::state::room::Held;
 
 /// From the last byte of a request to the head of its answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(300);
@@ -36,7 +37,7 @@ pub struct HttpUpstream {
 }
 
 enum Kind {
-    Http1 { sender: SendRequest<RequestBody>, gate: GateHandle },
+    Http1 { sender: SendRequest<RequestBody>, gate: GateHandle, held: Held },
     Http2 { shared: Shared, _place: Place },
 }
 
@@ -45,7 +46,7 @@ impl HttpUpstream {
     ///
     /// # Errors
     /// The reason for the record.
-    pub(super) async fn http1(stream: Stream, limits: Limits) -> Result<Self, Reason> {
+    pub(super) async fn http1(stream: Stream, limits: Limits, held: Held) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
         let io = GatedIo::client(stream, limits);
         let gate = io.handle();
@@ -53,7 +54,7 @@ impl HttpUpstream {
         // Ends when the sender is dropped, the other side closes, or the protocol changes; its error is that of the exchange
         // in progress.
         tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
-        Ok(Self { kind: Kind::Http1 { sender, gate }, addr, opened: Instant::now() })
+        Ok(Self { kind: Kind::Http1 { sender, gate, held }, addr, opened: Instant::now() })
     }
 
     pub(super) fn http2(shared: &Shared) -> Option<Self> {
@@ -77,14 +78,17 @@ impl HttpUpstream {
     #[must_use]
     pub fn is_usable(&self) -> bool {
         match &self.kind {
-            Kind::Http1 { sender, gate } => !sender.is_closed() && gate.is_reusable(),
+            Kind::Http1 { sender, gate, .. } => !sender.is_closed() && gate.is_reusable(),
             Kind::Http2 { shared, .. } => shared.is_open(),
         }
     }
 
-    /// Whether its place is given back by dropping it, not by keeping it.
-    pub(super) fn is_shared(&self) -> bool {
-        matches!(self.kind, Kind::Http2 { .. })
+    /// To be kept for another exchange: none when there is no room for it. A place on a shared one is given back by dropping
+    /// it, not by keeping it.
+    pub(super) fn idle(self) -> Option<Self> {
+        let Kind::Http1 { sender, gate, held } = self.kind else { return None };
+        let kind = Kind::Http1 { sender, gate, held: held.idle()? };
+        Some(Self { kind, ..self })
     }
 }
 
@@ -118,7 +122,7 @@ pub async fn send(
     meter: &Meter,
 ) -> Result<Response<Incoming>, SendFailure> {
     match &mut upstream.kind {
-        Kind::Http1 { sender, gate } => {
+        Kind::Http1 { sender, gate, .. } => {
             if !sender.is_ready() {
                 let ready = tokio::time::timeout(READY_DEADLINE, sender.ready()).await;
                 if !matches!(ready, Ok(Ok(()))) {

@@ -16,6 +16,7 @@ use super::shared::{Most, Shared};
 use crate::gate::Limits;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
+use crate::state::room::{Held, Room};
 
 /// Most idle connections per key. As many as callers keep busy at a time: with fewer, one in seven requests of 64 callers
 /// pays for a dial through the guest's relay.
@@ -119,9 +120,18 @@ impl Pool {
     ///
     /// # Errors
     /// The reason for the record.
-    pub async fn open(&self, open: impl Future<Output = Result<Stream, Reason>>) -> Result<HttpUpstream, Reason> {
+    pub async fn open(
+        &self,
+        room: &Rc<Room>,
+        open: impl Future<Output = Result<Stream, Reason>>,
+    ) -> Result<HttpUpstream, Reason> {
+        // Counted before it is dialled: a descriptor that there is no room for is not opened.
+        let open = async {
+            let held = room.take()?;
+            self.start(open.await?, held).await
+        };
         if !self.may_share() {
-            return self.start(open.await?).await;
+            return open.await;
         }
         let since = Instant::now();
         // Never closed, so a turn always comes.
@@ -136,10 +146,9 @@ impl Pool {
         // Meanwhile the other side has turned out to speak HTTP/1.1: each exchange needs a connection of its own.
         if !self.may_share() {
             drop(turn);
-            return self.start(open.await?).await;
+            return open.await;
         }
-        let dialled = async { self.start(open.await?).await };
-        dialled.await.inspect_err(|reason| self.failed.set(Some((Instant::now(), *reason))))
+        open.await.inspect_err(|reason| self.failed.set(Some((Instant::now(), *reason))))
     }
 
     /// Whether its connections carry many exchanges, as far as is known.
@@ -151,13 +160,13 @@ impl Pool {
         }
     }
 
-    async fn start(&self, stream: Stream) -> Result<HttpUpstream, Reason> {
+    async fn start(&self, stream: Stream, held: Held) -> Result<HttpUpstream, Reason> {
         let is_http2 = self.speaks.is_http2(&stream);
         self.agreed_http2.set(is_http2);
         if !is_http2 {
-            return HttpUpstream::http1(stream, self.limits).await;
+            return HttpUpstream::http1(stream, self.limits, held).await;
         }
-        let shared = Shared::start(stream, self.most.clone(), &self.limits).await?;
+        let shared = Shared::start(stream, self.most.clone(), &self.limits, held.lasting()?).await?;
         let upstream = HttpUpstream::http2(&shared).ok_or(Reason::UpstreamClosed)?;
         self.shared.borrow_mut().push(shared);
         Ok(upstream)
@@ -166,7 +175,10 @@ impl Pool {
     /// Keeps a connection whose last exchange ended as it should.
     pub fn put(&self, upstream: HttpUpstream) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < MAX_IDLE && !upstream.is_shared() && upstream.is_usable() {
+        if idle.len() < MAX_IDLE
+            && upstream.is_usable()
+            && let Some(upstream) = upstream.idle()
+        {
             idle.push((upstream, Instant::now()));
         }
     }
@@ -185,12 +197,13 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::state::table::tests::endpoint;
 
     /// A pool, and as many connections as it asks for.
     async fn opened(pool: &Pool, listener: &TcpListener) -> HttpUpstream {
         let addr = listener.local_addr().expect("bound");
         let open = async { TcpStream::connect(addr).await.map(Stream::Tcp).map_err(|_| Reason::UpstreamRefused) };
-        pool.open(open).await.expect("open")
+        pool.open(&Room::new(&endpoint("a", "10.0.0.1", 3)), open).await.expect("open")
     }
 
     // covers: D5f

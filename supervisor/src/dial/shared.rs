@@ -16,6 +16,7 @@ use crate::conn::body::RequestBody;
 use crate::gate::{CountedIo, Limits, Peer};
 use crate::net::stream::Stream;
 use crate::reason::Reason;
+use crate::state::room::Held;
 
 /// Exchanges on one connection at a time, unless the app allows fewer.
 const STREAMS: usize = 100;
@@ -65,7 +66,7 @@ pub(super) struct Place(Rc<Use>);
 
 impl Shared {
     /// Speaks HTTP/2 on a fresh connection, whose other side is known to understand it.
-    pub(super) async fn start(stream: Stream, most: Most, limits: &Limits) -> Result<Self, Reason> {
+    pub(super) async fn start(stream: Stream, most: Most, limits: &Limits, held: Held) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
         let scheme = if matches!(stream, Stream::TlsClient(_)) { Scheme::HTTPS } else { Scheme::HTTP };
         let starting = Builder::new(Local)
@@ -88,6 +89,7 @@ impl Shared {
         let running = Rc::clone(&use_);
         // Ends when every sender is dropped or the app closes; its error is that of the exchanges in progress.
         tokio::task::spawn_local(poll_fn(move |cx| {
+            let _held = &held;
             let mut connection = running.connection.borrow_mut();
             let ended = connection.as_mut().is_none_or(|connection| Pin::new(connection).poll(cx).is_ready());
             if ended { Poll::Ready(drop(connection.take())) } else { Poll::Pending }

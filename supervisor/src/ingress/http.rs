@@ -25,6 +25,7 @@ use crate::reason::Reason;
 use crate::serve::{self, Call, Ready, Side};
 use crate::state::endpoint::{Endpoint, EndpointSpec};
 use crate::state::pace::Way;
+use crate::state::room::Room;
 
 /// A suspended machine's timers stand still while its clock goes on: the clock is looked at this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);
@@ -40,6 +41,7 @@ struct Connection<'a> {
     /// What the app understands.
     speaks: Speaks,
     pool: Rc<Pool>,
+    room: Rc<Room>,
     identity: Option<HeaderValue>,
     source: HeaderValue,
     bounds: HttpBounds,
@@ -59,6 +61,7 @@ pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Perm
         bearer: Bearer::of(&ingress.known_by.tokens, &conn.spec, &connect),
         speaks,
         ingress,
+        room: Room::new(&conn.endpoint),
         endpoint: Arc::clone(&conn.endpoint),
         spec: Arc::clone(&conn.spec),
         who: conn.who.clone(),

@@ -1,10 +1,13 @@
 //! How many connections the process can carry, and each endpoint's share of them.
 //!
 //! ```text
-//! limit of open files -> budget = 3/8 of it        two descriptors a connection; a quarter is for listeners, idle pooled
-//!                        |-- half: guaranteed      connections and everything else
-//!                        |   equal parts, one for each endpoint: nobody else can take them
-//!                        '-- half: shared          whoever comes first
+//! limit of open files
+//! |-- 3/4: two descriptors for each connection of the budget, the caller's and one to the other side
+//! |   |-- half: guaranteed      equal parts, one for each endpoint: nobody else can take them
+//! |   '-- half: shared          whoever comes first
+//! |-- 1/8: spare descriptors    equal parts as well: connections to the other side that wait in pools or are a caller's
+//! |                             second and further ones (see `room`); more of these take places of the budget
+//! '-- 1/8: listeners and everything else
 //! ```
 //! What novalet says of an endpoint, its caps and rates, holds for all instances of the node together: each live one has its part.
 //!
@@ -18,6 +21,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 #[derive(Debug)]
 pub struct Budget {
     connections: usize,
+    spare: usize,
     endpoints: AtomicUsize,
     shared_used: AtomicUsize,
     live_slots: AtomicU32,
@@ -40,18 +44,20 @@ impl Budget {
     /// What a limit of open files allows.
     #[must_use]
     pub fn of_files(limit: u64) -> Arc<Self> {
-        Self::new(usize::try_from(limit / 8 * 3).unwrap_or(usize::MAX))
+        let part = usize::try_from(limit / 8).unwrap_or(usize::MAX);
+        Self::new(part.saturating_mul(3), part)
     }
 
     /// Without a limit, for an endpoint that stands alone.
     #[must_use]
     pub fn unlimited() -> Arc<Self> {
-        Self::new(usize::MAX)
+        Self::new(usize::MAX, usize::MAX)
     }
 
-    fn new(connections: usize) -> Arc<Self> {
+    fn new(connections: usize, spare: usize) -> Arc<Self> {
         Arc::new(Self {
             connections,
+            spare,
             endpoints: AtomicUsize::new(0),
             shared_used: AtomicUsize::new(0),
             live_slots: AtomicU32::new(1),
@@ -89,6 +95,7 @@ impl Budget {
 pub(super) struct Share {
     budget: Arc<Budget>,
     own_used: AtomicUsize,
+    spare_used: AtomicUsize,
 }
 
 /// Where a connection's place came from, and goes back to.
@@ -101,7 +108,7 @@ pub(super) enum Place {
 impl Share {
     pub(super) fn join(budget: &Arc<Budget>) -> Self {
         budget.endpoints.fetch_add(1, Ordering::Relaxed);
-        Self { budget: Arc::clone(budget), own_used: AtomicUsize::new(0) }
+        Self { budget: Arc::clone(budget), own_used: AtomicUsize::new(0), spare_used: AtomicUsize::new(0) }
     }
 
     /// A place for a connection; `None` when the part is used up and so is what all share.
@@ -111,6 +118,15 @@ impl Share {
             return Some(Place::Own);
         }
         one_more(&self.budget.shared_used, self.budget.shared(guaranteed)).then_some(Place::Shared)
+    }
+
+    /// One of the endpoint's spare descriptors; false when they are used up.
+    pub(super) fn take_spare(&self) -> bool {
+        one_more(&self.spare_used, self.budget.spare / self.budget.endpoints.load(Ordering::Relaxed).max(1))
+    }
+
+    pub(super) fn give_back_spare(&self) {
+        self.spare_used.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// This instance's part of what an endpoint may have: at least one of it, and all of nothing.
@@ -145,7 +161,7 @@ mod tests {
     #[test]
     fn no_endpoint_can_take_anothers_share() {
         // T14
-        let budget = Budget::new(40);
+        let budget = Budget::new(40, 8);
         let (greedy, quiet) = (Share::join(&budget), Share::join(&budget));
         let taken: Vec<_> = std::iter::from_fn(|| greedy.take()).collect();
         assert_eq!(taken.len(), 30, "its own ten and all that is shared");
@@ -163,13 +179,24 @@ mod tests {
     // covers: C10b
     #[test]
     fn an_endpoint_that_joins_a_full_node_has_its_share_at_once() {
-        let budget = Budget::new(40);
+        let budget = Budget::new(40, 8);
         let first = Share::join(&budget);
         assert_eq!(std::iter::from_fn(|| first.take()).count(), 40);
         let second = Share::join(&budget);
         assert_eq!(std::iter::from_fn(|| second.take()).count(), 10);
         drop(second);
         assert_eq!(budget.view().guaranteed, 20);
+    }
+
+    // covers: C10b
+    #[test]
+    fn spare_descriptors_have_equal_parts_too() {
+        let budget = Budget::new(40, 8);
+        let (greedy, quiet) = (Share::join(&budget), Share::join(&budget));
+        assert_eq!(std::iter::repeat_with(|| greedy.take_spare()).take_while(|taken| *taken).count(), 4);
+        assert!(quiet.take_spare());
+        greedy.give_back_spare();
+        assert!(greedy.take_spare() && !greedy.take_spare());
     }
 
     // covers: C9e

@@ -21,6 +21,7 @@ pub use super::limits::EndpointLimits;
 use super::names::Names;
 use super::pace::Way;
 use crate::identity::PodCaCell;
+use crate::reason::Reason;
 use crate::tls::SvidCell;
 
 /// Bodies of one endpoint that are held at a time: with a mebibyte each, little beside what its connections may buffer.
@@ -179,7 +180,7 @@ pub struct Endpoint {
     spec: ArcSwap<EndpointSpec>,
     stage: watch::Sender<Stage>,
     open: AtomicUsize,
-    share: Share,
+    pub(super) share: Share,
     handshakes: Arc<Handshakes>,
     echoes: Arc<Echoes>,
     arrivals: Bucket,
@@ -372,6 +373,15 @@ pub enum NoRoom {
     Endpoint,
     /// The endpoint's share of the process is used up, and so is what all endpoints share.
     Process,
+}
+
+impl From<NoRoom> for Reason {
+    fn from(none: NoRoom) -> Self {
+        match none {
+            NoRoom::Endpoint => Self::LimitConnections,
+            NoRoom::Process => Self::LimitProcess,
+        }
+    }
 }
 
 /// A connection's place under the cap and in the budget; given back when dropped.

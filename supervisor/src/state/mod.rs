@@ -10,4 +10,5 @@ mod limits;
 pub mod names;
 pub mod pace;
 pub mod policy;
+pub mod room;
 pub mod table;

@@ -97,3 +97,46 @@ impl Drop for Held {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::budget::Budget;
+    use crate::state::endpoint::EndpointSpec;
+    use crate::state::table::tests::endpoint;
+
+    /// An endpoint with 12 places and 4 spares.
+    fn alone() -> Arc<Endpoint> {
+        let budget = Budget::of_files(32);
+        Endpoint::within(&budget, EndpointSpec::clone(&endpoint("a", "10.0.0.1", 3).spec()))
+    }
+
+    fn all(room: &Rc<Room>) -> Vec<Held> {
+        std::iter::from_fn(|| room.take().ok()).collect()
+    }
+
+    // covers: C10b
+    #[test]
+    fn what_one_caller_opens_is_bounded_by_its_endpoints_part_and_comes_back() {
+        let endpoint = alone();
+        let room = Room::new(&endpoint);
+        let held = all(&room);
+        assert_eq!(held.len(), 1 + 4 + 12);
+        assert!(endpoint.take_connection().is_err(), "the places are used up");
+        assert_eq!(all(&Room::new(&endpoint)).len(), 1, "what comes with a caller's own place");
+        drop(held);
+        assert!(endpoint.take_connection().is_ok());
+        assert_eq!(all(&room).len(), 17);
+    }
+
+    // covers: C10b
+    #[test]
+    fn what_waits_in_a_pool_takes_no_place_of_a_caller() {
+        let endpoint = alone();
+        let idle: Vec<_> = all(&Room::new(&endpoint)).into_iter().filter_map(Held::idle).collect();
+        assert_eq!(idle.len(), 4, "the spares");
+        let callers: Vec<_> = std::iter::from_fn(|| endpoint.take_connection().ok()).collect();
+        assert_eq!(callers.len(), 12);
+        assert!(Room::new(&endpoint).take().is_ok_and(|held| held.lasting().is_err()));
+    }
+}

@@ -130,7 +130,7 @@ impl EndpointTable {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use nova_proto::ids::{BootToken, SpiffeId, TenantId};
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use crate::state::endpoint::{EndpointLimits, EndpointSpec};
 
-    fn endpoint(pod: &str, ip: &str, cid: u32) -> Arc<Endpoint> {
+    pub(crate) fn endpoint(pod: &str, ip: &str, cid: u32) -> Arc<Endpoint> {
         Endpoint::new(EndpointSpec {
             workload: WorkloadId::new("x").expect("valid"),
             tenant: TenantId::new("t").expect("valid"),

@@ -26,6 +26,7 @@ use crate::reason::Reason;
 use crate::serve::{self, Call, Ready, Side};
 use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
 use crate::state::pace::Way;
+use crate::state::room::Room;
 
 /// What the requests of a connection are allowed to name.
 pub(super) enum Mode {
@@ -49,6 +50,7 @@ struct Connection {
     guest: Rc<Guest>,
     mode: Mode,
     bounds: HttpBounds,
+    room: Rc<Room>,
     /// Nobody's next request on this connection is awaited any more, but its first one is: the app may need it to finish.
     is_late: bool,
 }
@@ -58,7 +60,7 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
     let cut = Cut::watch(&guest.endpoint, &guest.egress.policy);
     let bounds = HttpBounds::new(&guest.endpoint, &guest.spec.limits, Way::FromGuest);
     let is_late = guest.endpoint.stage() >= Stage::Draining;
-    let connection = Connection { guest, mode, bounds, is_late };
+    let connection = Connection { room: Room::new(&guest.endpoint), guest, mode, bounds, is_late };
     let end = match connection.mode {
         // Proxies are spoken to in HTTP/1.
         Mode::Proxy => serve::serve_http1(&connection, stream, cut).await,

@@ -1,5 +1,7 @@
 //! One request: checked, decided, and re-made from what was decided.
 
+use std::rc::Rc;
+
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, request};
 use nova_policy::data::{EgressTarget, UpstreamTls};
 use nova_policy::host::Authority;
@@ -79,7 +81,7 @@ impl Connection {
         // A body that is read here is wanted, whatever the destination says.
         let request =
             if may_wait && matches!(todo, Body::Pass | Body::Watch) { asking_first(request) } else { request };
-        Ok((permit, Forward { request, meter, pool, in_flight: call.in_flight() }, todo))
+        Ok((permit, Forward { request, meter, pool, room: Rc::clone(&self.room), in_flight: call.in_flight() }, todo))
     }
 
     /// The destination, from the one place that may name it.

@@ -79,7 +79,13 @@ impl Connection<'_> {
         let (body, meter) = RequestBody::new(body);
         let body = body.under(rules);
         let request = Request::from_parts(head, body);
-        let forward = Forward { request, meter, pool: Rc::clone(&self.pool), in_flight: call.in_flight() };
+        let forward = Forward {
+            request,
+            meter,
+            pool: Rc::clone(&self.pool),
+            room: Rc::clone(&self.room),
+            in_flight: call.in_flight(),
+        };
         Ok((permit, forward))
     }
 
