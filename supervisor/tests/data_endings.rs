@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::time::Duration;
 
-use data::h2::{CANCEL, END_HEADERS, END_STREAM, HEADERS, PING, PROTOCOL_ERROR, RST_STREAM, frame, head};
+use data::h2::{CANCEL, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PROTOCOL_ERROR, RST_STREAM, frame, head};
 use data::{A, HTTPS, Node, Plan, RULES, Tls, Upstream, X, is, read_answer, read_head, read_request, until};
 use socket2::SockRef;
 
@@ -251,4 +251,22 @@ fn a_stream_that_is_refused_before_it_is_a_request_is_recorded_as_well() {
     drop(h2);
     node.audited_once(|line| is(line, &[("kind", "connection"), ("direction", "ingress")]));
     node.audited(faults.len() + 1, |line| is(line, &[("kind", "request"), ("direction", "ingress")]));
+}
+
+// covers: C11f
+#[test]
+fn a_stream_of_another_length_than_announced_is_its_callers_fault() {
+    let node = Node::start();
+    silent_app(&node);
+    let mut h2 = node.call_h2(&node.svid("x"), HTTPS);
+    let post = |path| [&head("POST", path)[..], &[("content-length", "5")]].concat();
+    let headers = frame(HEADERS, END_HEADERS, 1, &data::hpack_of(&post("/v1/orders/at-once")));
+    h2.bytes(&[headers, frame(DATA, END_STREAM, 1, b"hello and more")].concat());
+    assert_eq!(h2.reply(1).reset, Some(PROTOCOL_ERROR));
+    h2.headers(3, &post("/v1/orders/later"), false);
+    until("the app has it", || node.guest(A).app.seen().iter().any(|head| head.contains("/later ")));
+    h2.data(3, b"hel", true);
+    assert_eq!(h2.reply(3).reset, Some(PROTOCOL_ERROR));
+    ends_with(&node, "/v1/orders/at-once", "malformed");
+    ends_with(&node, "/v1/orders/later", "malformed");
 }

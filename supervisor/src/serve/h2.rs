@@ -165,7 +165,7 @@ impl<'a, S: Side> Streams<'a, S> {
         self.open.push(Box::pin(async move {
             // Pinned where it is made: it is large, and handing it on would copy it.
             let answering = pin!(async {
-                stream::serve(side, request, respond, &call).await;
+                stream::serve(side, request, respond, &call, &rest).await;
                 !call.in_flight.is_cut()
             });
             rest.beside(answering).await;

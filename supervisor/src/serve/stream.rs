@@ -2,7 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use tokio::sync::futures::Notified;
 use tokio::time::timeout;
 
 use super::{Call, CallerLeft, Side, forward};
-use crate::conn::body::{Inbound, ReplyBody};
+use crate::conn::body::{Inbound, ReplyBody, Rest};
 use crate::reason::Reason;
 
 /// Payload that is asked room for at a time: what the other streams can have meanwhile stays theirs.
@@ -23,8 +23,14 @@ const PIECE: usize = 16 * 1024;
 const STALL: Duration = Duration::from_secs(60);
 
 /// Serves a stream until it ends or is cut, which resets it.
-pub(super) async fn serve(side: &impl Side, request: Request<Inbound>, respond: SendResponse<Bytes>, call: &Call) {
-    let mut stop = Stop { call, cut: Box::pin(call.cut.notified()) };
+pub(super) async fn serve(
+    side: &impl Side,
+    request: Request<Inbound>,
+    respond: SendResponse<Bytes>,
+    call: &Call,
+    rest: &Rest,
+) {
+    let mut stop = Stop { call, rest: Some(rest), cut: Box::pin(call.cut.notified()) };
     // An error is the caller's reset or the end of the connection; the exchange's record says how far it came.
     let _ = answer(side, request, respond, &mut stop).await;
 }
@@ -32,6 +38,8 @@ pub(super) async fn serve(side: &impl Side, request: Request<Inbound>, respond: 
 /// What ends a stream before its answer does.
 struct Stop<'a> {
     call: &'a Call,
+    /// Knows whose doing a reset is.
+    rest: Option<&'a Rest>,
     cut: Pin<Box<Notified<'a>>>,
 }
 
@@ -53,7 +61,10 @@ async fn answer(
     let response = match side.prepare(request, stop.call) {
         Ok(mut ready) => {
             // Until more is known of it: a stream that is reset already is not carried any further.
-            ready.record.close(Reason::Aborted);
+            if respond.poll_reset(&mut Context::from_waker(Waker::noop())).is_ready() {
+                stop.note_fault();
+            }
+            ready.record.close(stop.call.in_flight.cut_by().unwrap_or(Reason::Aborted));
             if ready.expects {
                 let mut go_on = Response::new(());
                 *go_on.status_mut() = StatusCode::CONTINUE;
@@ -146,6 +157,13 @@ async fn send(
 }
 
 impl Stop<'_> {
+    /// Of a stream that is reset, before its exchange is dropped: that exchange's record says why.
+    fn note_fault(&self) {
+        if self.rest.is_some_and(Rest::is_at_fault) {
+            self.call.in_flight.cut(Reason::Malformed);
+        }
+    }
+
     /// What comes first: the end, or what `go_on` waits for.
     fn or<T>(
         &mut self,
@@ -155,6 +173,9 @@ impl Stop<'_> {
     ) -> Poll<Result<T, Stopped>> {
         if self.cut.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(Stopped::Cut));
+        }
+        if reset.is_ready() {
+            self.note_fault();
         }
         match reset {
             Poll::Ready(Ok(code)) => Poll::Ready(Err(Stopped::Reset(code.into()))),
@@ -209,7 +230,7 @@ mod tests {
             tokio::task::spawn_local(async move { while server.accept().await.is_some() {} });
             let mut stream = respond.send_response(Response::new(()), false).expect("sent");
             let call = Call::default();
-            let mut stop = Stop { call: &call, cut: Box::pin(call.cut.notified()) };
+            let mut stop = Stop { call: &call, rest: None, cut: Box::pin(call.cut.notified()) };
             let body = ReplyBody::Text(Full::new(Bytes::from_static(b"never taken")));
             let stopped = carry(body, &mut stream, &mut stop, Duration::from_millis(50)).await;
             assert!(matches!(stopped, Err(Stopped::Cut)));

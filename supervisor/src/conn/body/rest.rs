@@ -7,6 +7,7 @@
 use std::cell::{RefCell, RefMut};
 use std::future::poll_fn;
 use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -32,6 +33,21 @@ impl Rest {
 
     pub(super) fn stream(&self) -> RefMut<'_, RecvStream> {
         self.stream.borrow_mut()
+    }
+
+    /// Whether h2 has reset the stream by itself, for a fault of its caller such as another length than announced. To be asked of a
+    /// stream that is reset: what is left of its body is lost.
+    #[must_use]
+    pub fn is_at_fault(&self) -> bool {
+        // Nobody waits here: on a stream that is over everything is ready.
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            match self.stream().poll_data(&mut cx) {
+                Poll::Ready(Some(Ok(_))) => {}
+                Poll::Ready(Some(Err(error))) => return error.is_library() && error.is_reset(),
+                Poll::Ready(None) | Poll::Pending => return false,
+            }
+        }
     }
 
     /// The body is gone: from here on nobody else reads.
