@@ -283,3 +283,22 @@ fn who_is_denied_too_often_waits_and_its_neighbour_does_not() {
     assert!(by_second(&lines).values().all(|lines| *lines <= share), "{:?}", by_second(&lines));
     assert_eq!(count(&node.audit(), &[("kind", "summary")]), 0);
 }
+
+// covers: A9a
+#[test]
+fn an_end_with_lines_that_no_disk_took_is_no_success_and_says_how_many() {
+    let full = |dir: &std::path::Path, _: &_| {
+        std::os::unix::fs::symlink("/dev/full", dir.join("audit.jsonl")).expect("linked");
+    };
+    let node = Node::with(Plan { prepare: full, ..Plan::default() });
+    // A caller without a certificate has a line.
+    drop(node.call(None, HTTPS));
+    until("the call ended", || node.open("service-a") == 0);
+    node.terminate();
+    assert_eq!(node.wait_exit(), Some(1));
+    assert!(node.log().contains("lines are missing in the audit log"), "{}", node.log());
+    // One that lacks nothing ends well.
+    let node = Node::start();
+    node.terminate();
+    assert_eq!(node.wait_exit(), Some(0));
+}

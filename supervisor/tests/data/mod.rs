@@ -430,8 +430,10 @@ impl Node {
         nix::sys::signal::kill(pid, nix::sys::signal::SIGTERM).expect("it runs");
     }
 
-    pub fn wait_exit(&self) {
-        until("the supervisor ends", || self.child.lock().expect("no panic").try_wait().expect("a child").is_some());
+    /// Waits for the end, and says with which code.
+    pub fn wait_exit(&self) -> Option<i32> {
+        until("the supervisor ends", || !self.is_running());
+        self.child.lock().expect("no panic").wait().expect("a child").code()
     }
 
     pub fn is_running(&self) -> bool {
