@@ -234,7 +234,10 @@ fn defaults_are_those_of_the_design() {
     // covers: A2 (K40)
     let order = endpoint(message()).expect("valid");
     assert_eq!(order.spec.drain_timeout, Duration::from_secs(10));
-    assert_eq!(order.spec.limits, EndpointLimits { max_connections: 4096, ..EndpointLimits::default() });
+    assert_eq!(
+        order.spec.limits,
+        EndpointLimits { max_connections: 4096, destination_connections: 4096, ..EndpointLimits::default() }
+    );
     assert_eq!(order.health, HealthPlan::default());
     assert_eq!(order.spec.tenant.as_str(), "t");
     assert_eq!(order.spec.ports[0].mode, PortMode::Mtls);
@@ -266,7 +269,12 @@ fn everything_that_is_asked_for_arrives() {
     assert_eq!(order.wanted, Wanted::Ready);
     assert_eq!(
         order.spec.limits,
-        EndpointLimits { max_connections: 5, max_handshakes: 6, ..EndpointLimits::default() }
+        EndpointLimits {
+            max_connections: 5,
+            destination_connections: 5,
+            max_handshakes: 6,
+            ..EndpointLimits::default()
+        }
     );
     assert_eq!(order.spec.drain_timeout, Duration::from_millis(1500));
     assert_eq!(order.spec.dependencies, [DependencySpec { host: "db.t.nova".into(), port: 5432 }]);
