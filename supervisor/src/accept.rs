@@ -16,7 +16,7 @@ use tokio::task::LocalSet;
 use crate::guestlink::GuestSocket;
 use crate::net::listen::BACKLOG as LISTEN_BACKLOG;
 use crate::net::pressure::{Pressure, Trouble};
-use crate::state::endpoint::{Endpoint, PortSpec, Stage};
+use crate::state::endpoint::{Accepting, Endpoint, PortSpec, Stage};
 
 /// Jobs on the way to one thread. A full queue means the thread is stuck; what does not fit is closed.
 const QUEUE: usize = 4096;
@@ -43,6 +43,8 @@ struct Port {
     spec: Arc<PortSpec>,
     closed: watch::Receiver<bool>,
     trouble: Trouble,
+    /// The end of a drain waits for it.
+    accepting: Accepting,
 }
 
 enum Job {
@@ -108,6 +110,7 @@ impl Workers {
                 spec: Arc::clone(&spec),
                 closed: closed.clone(),
                 trouble: self.pressure.accept_loop(),
+                accepting: endpoint.accepting(),
             };
             if thread.try_send(Job::Listen { port, socket }).is_err() {
                 tracing::error!(workload = %endpoint.spec().workload, port = %spec.name, "a data-plane thread is stuck: the port is not served by it");
@@ -192,7 +195,7 @@ fn start<S: Service>(service: &Rc<S>, job: Job) {
 }
 
 async fn accept<S: Service>(service: Rc<S>, port: Port, listener: TcpListener) {
-    let Port { endpoint, spec, mut closed, mut trouble } = port;
+    let Port { endpoint, spec, mut closed, mut trouble, accepting } = port;
     let serve = |(stream, from)| Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&spec), stream, from);
     let mut stage = endpoint.watch_stage();
     let mut waiting = None;
@@ -215,6 +218,9 @@ async fn accept<S: Service>(service: Rc<S>, port: Port, listener: TcpListener) {
         let Some(Ok(accepted)) = tokio::task::coop::unconstrained(listener.accept()).now_or_never() else { break };
         serve(accepted);
     }
+    // Their tasks have begun, and so are counted, before this one has its turn again.
+    tokio::task::yield_now().await;
+    drop(accepting);
 }
 
 /// Puts the next connection into `waiting`, and returns when it is its turn. Connections that come faster than the endpoint's

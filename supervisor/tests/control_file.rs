@@ -49,6 +49,30 @@ async fn a_broken_file_changes_nothing_and_a_mended_one_is_followed() {
     watcher.abort();
 }
 
+// covers: C11b
+#[tokio::test]
+async fn a_drain_waits_for_connections_that_were_accepted_and_are_not_counted_yet() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("endpoints.yaml");
+    let node = Node::start();
+    let watcher = serving(&path, &node).await;
+    let a = node.endpoint("pod-a");
+    let accepting = a.accepting();
+    std::fs::write(&path, ONE.replace("state: ready", "state: draining")).expect("writable");
+    until("it drains", || a.stage() == Stage::Draining).await;
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert_eq!(a.stage(), Stage::Draining, "somebody may be in a queue");
+    let late = a.take_connection().expect("one of them");
+    drop(accepting);
+    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    assert_eq!(a.stage(), Stage::Draining, "and is served now");
+    drop(late);
+    until("it is closed", || a.stage() == Stage::Closed).await;
+    let status = a.status.load_full().expect("told");
+    assert!(status.reason != "drain_timeout", "{status:?}");
+    watcher.abort();
+}
+
 /// Watches `path` like a running supervisor, until the endpoint of `ONE` serves.
 async fn serving(path: &std::path::Path, node: &Node) -> tokio::task::JoinHandle<std::convert::Infallible> {
     std::fs::write(path, ONE).expect("writable");

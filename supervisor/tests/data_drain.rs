@@ -6,7 +6,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use data::{A, HTTPS, Node, Plan, RAW, Upstream, X, is, read_answer, read_head, read_request, until};
+use data::h2::H2;
+use data::{A, HTTPS, Node, Plan, RAW, RULES, Upstream, X, is, read_answer, read_head, read_request, until};
+
+/// A port without TLS on which HTTP is spoken.
+const PLAIN: u16 = 8080;
 
 // covers: R12
 #[test]
@@ -53,6 +57,65 @@ fn a_slow_answer_finishes_whole_while_the_endpoint_drains_and_new_callers_find_n
     assert!(is(&line, &[("close", "done")]) && line["bytes_out"] == 40, "{line}");
     // The others go on.
     assert_eq!(node.stage("b").as_deref(), Some("serving"));
+}
+
+/// Service-a with a port without TLS, and so many new callers a second.
+fn at_a_rate(rate: u32) -> Plan {
+    let plan = Plan::default();
+    let raw = "      - {name: raw, port: 5432";
+    let port = format!("      - {{name: plain, port: {PLAIN}, target_port: 18080, mode: tcp, protocol: http}}\n");
+    let token = "    boot_token: 00000000000000000000000000000021\n";
+    let limits = format!("    limits: {{connections_per_second: {rate}}}\n");
+    let rule = "  - id: outside-to-a-plain
+    tenant: t
+    from: {cidr: NET.96/28}
+    to: {workload: service-a, port: plain}
+    http: {methods: [GET], paths: ['/v1/orders/**']}
+";
+    Plan {
+        endpoints: plan.endpoints.replacen(raw, &format!("{port}{raw}"), 1).replace(token, &format!("{token}{limits}")),
+        rules: format!("{RULES}{rule}"),
+        log: "info",
+        ..plan
+    }
+}
+
+fn plain(node: &Node) -> std::net::TcpStream {
+    data::dial(&node.ip(99), &format!("{}:{PLAIN}", node.ip(21))).expect("connected")
+}
+
+// covers: C11b
+// covers: C9b
+#[test]
+fn callers_who_wait_for_their_turn_when_the_drain_begins_are_served() {
+    let node = Node::with(at_a_rate(2));
+    let mut waiting: Vec<_> = (0..60).map(|_| plain(&node)).collect();
+    // Some have sent their request, in either version; the others are about to.
+    for caller in &mut waiting[..20] {
+        caller.write_all(b"GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+    }
+    let mut streams: Vec<_> = waiting.drain(20..40).map(H2::client).collect();
+    for h2 in &mut streams {
+        h2.request(1, "GET", "/v1/orders/2");
+    }
+    node.edit_endpoint("service-a", "state: ready", "state: draining");
+    until("it drains", || node.stage("service-a").as_deref() == Some("draining"));
+    for caller in &mut waiting[20..] {
+        caller.write_all(b"GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n").expect("sent");
+    }
+    for (index, caller) in waiting.iter_mut().enumerate() {
+        let answer = read_answer(caller).expect("an answer");
+        // The first ones had their turn before the drain.
+        let says_close = answer.header("connection").as_deref() == Some("close");
+        assert!(answer.status == 200 && (says_close || index < 20), "{index}: {}", answer.head);
+        assert_eq!(caller.read(&mut [0; 8]).expect("a good end"), 0);
+    }
+    for h2 in &mut streams {
+        assert_eq!(h2.reply(1).status(), 200);
+    }
+    drop(streams);
+    until("it is drained", || node.log().contains("DRAINED"));
+    assert!(!node.log().contains("drain_timeout"), "{}", node.log());
 }
 
 // covers: R12

@@ -104,6 +104,11 @@ impl Cut {
         Self { peer, ..self }
     }
 
+    /// Says the stage once more at the next look: somebody else goes on with the connection.
+    pub fn again(&mut self) {
+        self.last = None;
+    }
+
     /// The next event. Cancel-safe.
     pub async fn next(&mut self) -> Event {
         loop {

@@ -183,19 +183,19 @@ impl Life {
             End::Drain(why) | End::Cut(why) => why,
         };
         self.endpoint.advance(Stage::Draining);
-        if let End::Drain(why) = end {
+        if let End::Drain(_) = end {
             self.reporter.report(Phase::Draining, why, "open connections may finish");
-            tokio::select! {
-                () = self.connections_end(self.endpoint.spec().drain_timeout) => {}
-                () = self.cut() => {}
+            let ended = tokio::select! {
+                ended = self.connections_end(self.endpoint.spec().drain_timeout) => ended,
+                () = self.cut() => self.endpoint.is_quiet(),
+            };
+            if !ended {
+                why = Why::DrainTimeout;
             }
         }
         let cut = self.endpoint.open_connections();
         self.endpoint.advance(Stage::Closed);
         self.connections_end(self.means.timing.cut_deadline).await;
-        if cut > 0 && matches!(end, End::Drain(_)) {
-            why = Why::DrainTimeout;
-        }
         self.endpoint.svid.clear();
         self.endpoint.pod_ca.clear();
         self.give_back(held).await;
@@ -217,11 +217,16 @@ impl Life {
         }
     }
 
-    async fn connections_end(&self, timeout: Duration) {
+    /// Waits until nothing is open; false when the time is over before.
+    async fn connections_end(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
-        while self.endpoint.open_connections() > 0 && Instant::now() < deadline {
+        while !self.endpoint.is_quiet() {
+            if Instant::now() >= deadline {
+                return false;
+            }
             sleep(LOOK).await;
         }
+        true
     }
 
     async fn end(&self) -> End {

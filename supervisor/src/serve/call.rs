@@ -25,6 +25,9 @@ pub struct Call {
     permit: RefCell<Option<Permit>>,
     /// Whether an answer is on its way.
     pub(super) in_flight: Rc<InFlight>,
+    /// Tells that the first request is there.
+    pub(super) begun: Notify,
+    has_begun: Cell<bool>,
     /// Knows why bytes were refused; HTTP/2 has none.
     gate: Option<GateHandle>,
     /// The gate refused the body of a request, and that request's record says so.
@@ -43,6 +46,17 @@ impl Call {
     /// A request was decided: while it goes on it needs this.
     pub fn granted(&self, permit: &Permit) {
         self.permit.replace(Some(permit.clone()));
+    }
+
+    /// A request is there.
+    pub(super) fn begin(&self) {
+        if !self.has_begun.replace(true) {
+            self.begun.notify_one();
+        }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.get()
     }
 
     /// What the connection is busy with.

@@ -6,7 +6,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::time::Instant;
 
+use super::sniff::{FIRST_TIME, over};
 use super::{Call, CallerLeft, End, Side, forward, still_allows, upgrade};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::reply::end_gently;
@@ -29,11 +31,14 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
             .with_upgrades();
         let mut serving = std::pin::pin!(serving);
         let mut done = Reason::Done;
+        // While it drains and nothing was asked for: when it ends.
+        let mut first = None;
         let (close, cut_by) = loop {
             tokio::select! {
                 biased;
                 event = cut.next() => match event {
                     Event::Draining if side.is_late() => {}
+                    Event::Draining if !call.has_begun() => first = Some(Instant::now() + FIRST_TIME),
                     // An idle connection ends now; one with an answer on its way ends after it.
                     Event::Draining => serving.as_mut().graceful_shutdown(),
                     Event::PeerEnding(reason) => {
@@ -49,6 +54,10 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
                     Event::PolicyChanged if side.may_go_on() && still_allows(side, &call) => {}
                     Event::PolicyChanged => break (Reason::PolicyRevoked, Reason::PolicyRevoked),
                 },
+                () = begun_or_over(&call, first), if first.is_some() => {
+                    first = None;
+                    serving.as_mut().graceful_shutdown();
+                }
                 // What the caller leaves open then is its own doing, whatever was meant to end.
                 served = serving.as_mut() => {
                     break if served.is_ok() { (done, Reason::Done) } else { (Reason::Reset, Reason::Reset) };
@@ -72,7 +81,16 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
 }
 
 /// An error ends the connection without an answer.
+/// Resolves when the first request is there, or when it is not and its time is over.
+async fn begun_or_over(call: &Call, until: Option<Instant>) {
+    tokio::select! {
+        () = call.begun.notified() => {}
+        () = over(until) => {}
+    }
+}
+
 async fn answer(side: &impl Side, call: &Call, request: Request<Incoming>) -> Result<Response<ReplyBody>, CallerLeft> {
+    call.begin();
     let request = match side.take(request).await {
         Ok(answer) => return Ok(answer),
         Err(request) => request,

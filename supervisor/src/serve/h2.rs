@@ -73,6 +73,7 @@ pub(super) async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> E
             Err(_) => return End::with(Reason::IdleTimeout),
         },
     };
+    cut.again();
     let mut streams = Streams {
         side,
         frames,

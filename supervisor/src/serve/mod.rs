@@ -145,7 +145,9 @@ impl End {
 /// Serves the connection, in the version that its caller speaks, until it ends, the endpoint closes, or the policy no longer
 /// allows it.
 pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
-    match sniff::version(side, stream, &mut cut).await {
+    let version = sniff::version(side, stream, &mut cut).await;
+    cut.again();
+    match version {
         Ok((Version::Http1, stream)) => serve_http1(side, stream, cut).await,
         // Boxed: few callers speak it, and its state is large.
         Ok((Version::Http2, stream)) => Box::pin(h2::serve(side, stream, cut)).await,

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::Side;
 use crate::conn::{Cut, Event};
@@ -14,6 +14,9 @@ use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
 
 /// What a client of HTTP/2 begins with (RFC 9113 section 3.4). No HTTP/1 request begins with these bytes.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// How long the first request may take to come after a drain began: the connection was accepted, so its caller counts on it.
+pub(super) const FIRST_TIME: Duration = Duration::from_secs(2);
 
 pub(super) enum Version {
     Http1,
@@ -60,17 +63,31 @@ async fn read_begin(mut stream: Prefixed, head_time: Duration) -> io::Result<Pre
     Ok(Prefixed::new([&first[..filled], &unread].concat().into(), stream))
 }
 
-/// Nothing was asked for yet, so a drain is the end.
+/// Nothing was asked for yet, so a drain is the end; but not before what the caller asks first had time to arrive.
 pub(super) async fn until_unwanted(side: &impl Side, cut: &mut Cut) -> Reason {
+    let mut until = None;
     loop {
-        match cut.next().await {
+        let event = tokio::select! {
+            biased;
+            event = cut.next() => event,
+            () = over(until) => return Reason::Done,
+        };
+        match event {
             Event::Draining if side.is_late() => {}
-            Event::Draining => return Reason::Done,
+            Event::Draining => until = Some(Instant::now() + FIRST_TIME),
             Event::PeerEnding(reason) | Event::PeerEnded(reason) => return reason,
             Event::Aged => return Reason::MaxLifetime,
             Event::Closed => return Reason::Draining,
             Event::PolicyChanged if side.may_go_on() => {}
             Event::PolicyChanged => return Reason::PolicyRevoked,
         }
+    }
+}
+
+/// Resolves when the time of a caller that has asked for nothing is over.
+pub(super) async fn over(until: Option<Instant>) {
+    match until {
+        Some(until) => tokio::time::sleep_until(until).await,
+        None => std::future::pending().await,
     }
 }

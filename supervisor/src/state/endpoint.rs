@@ -181,6 +181,7 @@ pub struct Endpoint {
     stage: watch::Sender<Stage>,
     open: AtomicUsize,
     pub(super) share: Share,
+    accepting: AtomicUsize,
     handshakes: Arc<Handshakes>,
     echoes: Arc<Echoes>,
     arrivals: Bucket,
@@ -226,6 +227,7 @@ impl Endpoint {
             spec: ArcSwap::from_pointee(spec),
             stage: watch::Sender::new(Stage::Waiting),
             open: AtomicUsize::new(0),
+            accepting: AtomicUsize::new(0),
             share: Share::join(budget),
             handshakes: Arc::default(),
             echoes: Arc::default(),
@@ -285,6 +287,20 @@ impl Endpoint {
     #[must_use]
     pub fn open_connections(&self) -> usize {
         self.open.load(Ordering::Relaxed)
+    }
+
+    /// Says that somebody accepts connections that are not counted yet.
+    #[must_use]
+    pub fn accepting(self: &Arc<Self>) -> Accepting {
+        self.accepting.fetch_add(1, Ordering::Relaxed);
+        Accepting(Arc::clone(self))
+    }
+
+    /// Whether nothing is open, and nobody holds connections that are not counted yet.
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        // In this order: what was accepted is counted before its acceptor is gone.
+        self.accepting.load(Ordering::Acquire) == 0 && self.open_connections() == 0
     }
 
     /// Takes one of the endpoint's connections.
@@ -363,6 +379,15 @@ impl Endpoint {
     #[must_use]
     pub fn take_echo(&self, rule: &str, rate: u32) -> Option<EchoPlace> {
         self.echoes.take(rule, self.share.part_of(rate.into()))
+    }
+}
+
+/// Somebody who may hold connections that are not counted yet.
+pub struct Accepting(Arc<Endpoint>);
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        self.0.accepting.fetch_sub(1, Ordering::Release);
     }
 }
 
