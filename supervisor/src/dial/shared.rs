@@ -92,7 +92,11 @@ impl Shared {
             let _held = &held;
             let mut connection = running.connection.borrow_mut();
             let ended = connection.as_mut().is_none_or(|connection| Pin::new(connection).poll(cx).is_ready());
-            if ended { Poll::Ready(drop(connection.take())) } else { Poll::Pending }
+            if !ended {
+                return Poll::Pending;
+            }
+            connection.take();
+            Poll::Ready(())
         }));
         Ok(Self { sender, use_, most })
     }
