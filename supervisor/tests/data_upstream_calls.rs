@@ -177,6 +177,31 @@ fn an_app_of_http2_is_understood_by_a_host_of_http1() {
     }
 }
 
+// covers: C10b
+#[test]
+fn streams_of_an_app_to_a_host_of_http1_take_no_more_than_their_endpoints_share() {
+    // Of 256 files an endpoint of three has 16 connections of its own, 48 that all share, and 10 spare descriptors.
+    let node = Node::with(Plan { files: Some(256), ..Plan::default() });
+    let silent = |connection: &Connection, mut tls: TlsServer| {
+        connection.saw(read_head(&mut tls).unwrap_or_default());
+        let _ = tls.read(&mut [0; 8]);
+    };
+    let host = Host::start(&format!("{}:9443", node.ip(80)), speaks(&certificate(&node), &["http/1.1"]), silent);
+    let mut h2 = tunnel(&node, "api.test:9443");
+    for stream in 0..100 {
+        h2.headers(2 * stream + 1, &head("GET", "api.test:9443", "/v1/a"), true);
+    }
+    // One comes with the tunnel's own place, which is one of the 64.
+    let fits = 1 + 10 + 63;
+    for _ in fits..100 {
+        while !matches!(h2.event().expect("a refusal"), Event::Headers { fields, .. } if find(&fields, ":status") == Some("503"))
+        {
+        }
+    }
+    until("the others are there", || host.log.all().len() == fits);
+    node.audited(100 - fits, |line| is(line, &[("reason", "limit_process"), ("workload", "x"), ("kind", "request")]));
+}
+
 // covers: D5d
 #[test]
 fn a_websocket_is_offered_http1_alone_where_other_requests_go_in_http2() {
