@@ -27,7 +27,7 @@ pub enum Verdict {
         /// Lower case.
         sni: Option<String>,
     },
-    /// The begin of a ClientHello.
+    /// What may be the begin of a ClientHello.
     Incomplete,
     /// Anything else.
     Other,
@@ -60,8 +60,13 @@ pub(super) struct Opening {
 /// Says what `bytes` are. Once that is known, more bytes do not change it.
 #[must_use]
 pub fn kind(bytes: &[u8]) -> Verdict {
-    if bytes.first() != Some(&TLS) {
-        return Verdict::Other;
+    match bytes {
+        [TLS, ..] => {}
+        // Another record of TLS, such as a warning, which some servers pass over on their way to a ClientHello; and the hello
+        // of SSL 2, which leads to TLS as well and names nobody.
+        [0x14..=0x18] | [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => return Verdict::Incomplete,
+        [0x14..=0x18, 3, ..] | [0x80..=0xff, _, 1, 3, ..] => return Verdict::Tls { sni: None },
+        _ => return Verdict::Other,
     }
     let mut acceptor = Acceptor::default();
     let mut input = bytes;
@@ -235,6 +240,24 @@ mod tests {
     #[test]
     fn tls_records_without_a_hello_name_nobody() {
         assert_eq!(kind(&[0x16, 3, 1, 0, 4, 9, 9, 9, 9]), Verdict::Tls { sni: None });
+    }
+
+    // covers: D17h
+    #[test]
+    fn nothing_of_tls_passes_in_front_of_a_hello() {
+        let warning = [0x15, 3, 1, 0, 2, 1, 90];
+        let hidden = [&warning[..], &client_hello("evil.test")].concat();
+        assert_eq!(kind(&hidden[..1]), Verdict::Incomplete);
+        assert_eq!(kind(&hidden), Verdict::Tls { sni: None });
+        assert_eq!(kind(&[0x14, 3, 3, 0, 1, 1]), Verdict::Tls { sni: None });
+        // The hello of SSL 2 that asks for TLS 1.2, and what only begins like one.
+        let old = [0x80, 0x2e, 1, 3, 3];
+        assert_eq!([1, 2, 3].map(|end| kind(&old[..end])), [const { Verdict::Incomplete }; 3]);
+        assert_eq!(kind(&old), Verdict::Tls { sni: None });
+        assert_eq!(
+            [kind(&[0x80, 0x2e, 2]), kind(&[0x80, 0, 1, 0]), kind(&[0x17, b'x'])],
+            [const { Verdict::Other }; 3]
+        );
     }
 
     /// The same handshake bytes in records of other lengths.
