@@ -127,14 +127,20 @@ fn idle_connections_of_the_guest_do_not_hold_up_its_drain() {
     idle.send("GET http://plain.test:8080/ HTTP/1.1\r\nHost: x\r\n\r\n");
     assert_eq!(read_answer(&mut idle).expect("an answer").status, 200);
     let mut silent = node.proxy(X);
+    let mut tunnel = node.proxy(X);
+    tunnel.send("CONNECT api.test:9443 HTTP/1.1\r\nHost: x\r\n\r\n");
+    read_head(&mut tunnel).expect("a tunnel whose requests are decided");
     let _presence = node.guest(X).dial(5, data::token(X), "");
-    until("all are counted", || node.open("x") == 3);
+    until("all are counted", || node.open("x") == 4);
     let began = Instant::now();
     node.edit_endpoint("x", "state: ready", "state: draining");
     idle.wait_closed();
     silent.wait_closed();
+    tunnel.wait_closed();
     until("it is drained", || node.endpoint("x").is_none_or(|row| row["phase"] == "DRAINED"));
     assert!(began.elapsed().as_secs() < 6, "the drain took its whole time-out");
+    let tunnel = node.audited_once(|line| is(line, &[("kind", "request"), ("method", "CONNECT")]));
+    assert!(is(&tunnel, &[("verdict", "allow"), ("close", "draining")]), "{tunnel}");
 }
 
 // covers: R12

@@ -1,11 +1,13 @@
 //! CONNECT: the answer, then the tunnel.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use nova_policy::host::Authority;
 
@@ -13,6 +15,7 @@ use super::http::note_host;
 use super::{Guest, tunnel};
 use crate::conn::body::ReplyBody;
 use crate::conn::reply::{Form, end_gently, refusal};
+use crate::conn::until_overdue;
 use crate::gate::io::GatedIo;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
@@ -41,20 +44,35 @@ pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>) -> Res
         }
     };
     record.status(200);
-    // Holds if the app goes away before the tunnel starts.
-    record.close(Reason::Aborted);
     let guest = Rc::clone(guest);
     let upgrade = hyper::upgrade::on(request);
     tokio::task::spawn_local(async move {
-        let Ok(upgraded) = upgrade.await else { return };
-        let Ok(parts) = upgraded.downcast::<TokioIo<GatedIo<Prefixed>>>() else { return };
-        let (stream, held) = parts.io.into_inner().into_parts();
-        let (unread, stream) = stream.into_parts();
-        // In the order in which they came: hyper read first, then the gate held, then the prefix was left.
-        let first = [parts.read_buf, held, unread].concat();
-        tunnel::carry(guest, opened, Prefixed::new(first.into(), stream), record).await;
+        let endpoint = Arc::clone(&guest.endpoint);
+        let carrying = async {
+            match tunnelled(upgrade).await {
+                Some(caller) => tunnel::carry(guest, opened, caller, record).await,
+                // The app went away before the tunnel started.
+                None => record.close(Reason::Aborted),
+            }
+        };
+        // Nothing that waits in it outlives the endpoint.
+        tokio::select! {
+            biased;
+            () = carrying => {}
+            () = until_overdue(&endpoint) => {}
+        }
     });
     established()
+}
+
+/// The stream behind the head of a CONNECT, with what came of it already.
+async fn tunnelled(upgrade: OnUpgrade) -> Option<Prefixed> {
+    let parts = upgrade.await.ok()?.downcast::<TokioIo<GatedIo<Prefixed>>>().ok()?;
+    let (stream, held) = parts.io.into_inner().into_parts();
+    let (unread, stream) = stream.into_parts();
+    // In the order in which they came: hyper read first, then the gate held, then the prefix was left.
+    let first = [parts.read_buf, held, unread].concat();
+    Some(Prefixed::new(first.into(), stream))
 }
 
 /// A port is always required: guessing one would decide on something the app did not say.

@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::first::{self, Hello};
-use super::{Guest, trust};
+use super::{Guest, trust, while_wanted};
 use crate::audit::Record;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
@@ -72,7 +72,7 @@ async fn answer(guest: &Guest, first: Vec<u8>, stream: Stream, host: &Host) -> R
         Ok(done) => done?,
         Err(_) => return Err(refused(Reason::HandshakeTimeout)),
     };
-    first_byte(tls).await
+    first_byte(guest, tls).await
 }
 
 async fn handshake(
@@ -114,20 +114,21 @@ fn config(guest: &Guest, host: &Host) -> Result<std::sync::Arc<rustls::ServerCon
 }
 
 /// An app that compares certificates by itself does so after the handshake, and goes without a word.
-async fn first_byte(mut tls: Box<TlsStream<Prefixed>>) -> Result<Prefixed, Refused> {
+async fn first_byte(guest: &Guest, mut tls: Box<TlsStream<Prefixed>>) -> Result<Prefixed, Refused> {
     let mut first = vec![0; 4096];
-    match tokio::time::timeout(FIRST_BYTE, tls.read(&mut first)).await {
-        Ok(Ok(read @ 1..)) => {
+    let reading = tokio::time::timeout(FIRST_BYTE, tls.read(&mut first));
+    let silent = match while_wanted(&guest.endpoint, reading).await {
+        Some(Ok(Ok(read @ 1..))) => {
             first.truncate(read);
-            Ok(Prefixed::new(first.into(), Stream::Intercepted(tls)))
+            return Ok(Prefixed::new(first.into(), Stream::Intercepted(tls)));
         }
-        Ok(Ok(_)) => Err(detailed(Reason::ClientRejectedCa, rejected!("closed without a request"))),
-        Ok(Err(error)) => Err(Refused::from_handshake(&error)),
-        Err(_) => {
-            Stream::Intercepted(tls).abort().await;
-            Err(refused(Reason::IdleTimeout))
-        }
-    }
+        Some(Ok(Ok(_))) => return Err(detailed(Reason::ClientRejectedCa, rejected!("closed without a request"))),
+        Some(Ok(Err(error))) => return Err(Refused::from_handshake(&error)),
+        Some(Err(_)) => Reason::IdleTimeout,
+        None => Reason::Draining,
+    };
+    Stream::Intercepted(tls).abort().await;
+    Err(refused(silent))
 }
 
 fn refused(reason: Reason) -> Refused {

@@ -199,17 +199,23 @@ impl Drop for Guest {
     }
 }
 
+/// What an app says first, or `None` when its endpoint begins to drain: nothing was said yet, and waiting for it would hold up
+/// the drain. Who calls while it drains already may need that to finish.
+async fn while_wanted<T>(endpoint: &Endpoint, first: impl Future<Output = T>) -> Option<T> {
+    let mut stage = endpoint.watch_stage();
+    let is_draining = *stage.borrow() >= Stage::Draining;
+    tokio::select! {
+        biased;
+        said = first => Some(said),
+        _ = stage.wait_for(|stage| *stage >= Stage::Draining), if !is_draining => None,
+    }
+}
+
 /// HTTP and SOCKS5 share the proxy port; the first byte tells them apart: no HTTP method starts with 5.
 async fn proxy(guest: Rc<Guest>, mut stream: Stream, mode: http::Mode) {
     let mut first = vec![0; 4096];
-    let mut stage = guest.endpoint.watch_stage();
-    let is_draining = *stage.borrow() >= Stage::Draining;
-    let read = tokio::select! {
-        biased;
-        read = tokio::time::timeout(FIRST_BYTE, stream.read(&mut first)) => read,
-        // Nothing was said yet, and waiting for it would hold up the drain.
-        _ = stage.wait_for(|stage| *stage >= Stage::Draining), if !is_draining => return guest.ended(Reason::Draining),
-    };
+    let reading = tokio::time::timeout(FIRST_BYTE, stream.read(&mut first));
+    let Some(read) = while_wanted(&guest.endpoint, reading).await else { return guest.ended(Reason::Draining) };
     let read = match read {
         Ok(Ok(read @ 1..)) => read,
         Ok(Ok(_)) => return guest.ended(Reason::Done),

@@ -9,7 +9,7 @@ use nova_policy::input::Input;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::first::{self, Verdict};
-use super::{Guest, http, intercept};
+use super::{Guest, http, intercept, while_wanted};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::conn::reply::refusal_bytes;
@@ -81,7 +81,7 @@ pub(super) async fn carry(guest: Rc<Guest>, opened: Opened, caller: Prefixed, mu
     match opened {
         Opened::Opaque { permit, upstream } => opaque(&guest, permit, upstream, caller, record).await,
         Opened::Inspected { host, port, to_workload, intercept } => {
-            let Some(caller) = first_word(caller, &mut record).await else { return };
+            let Some(caller) = first_word(&guest, caller, &mut record).await else { return };
             let is_tls = caller.first().first() == Some(&first::TLS);
             let caller = if is_tls && intercept {
                 intercept::terminate(&guest, caller, &host, &mut record).await
@@ -170,20 +170,26 @@ async fn farewell(mut caller: Stream, reason: Reason, record: &mut Record) {
 }
 
 /// Waits for the app's first word.
-async fn first_word(caller: Prefixed, record: &mut Record) -> Option<Prefixed> {
+async fn first_word(guest: &Guest, caller: Prefixed, record: &mut Record) -> Option<Prefixed> {
     let (first, mut stream) = caller.into_parts();
     let mut first = first.to_vec();
     if first.is_empty() {
         let mut buffer = vec![0; 4096];
-        let read = tokio::time::timeout(FIRST_WORD, stream.read(&mut buffer)).await;
-        match read {
-            Ok(Ok(read @ 1..)) => first.extend_from_slice(&buffer[..read]),
-            Ok(_) => {
+        let reading = tokio::time::timeout(FIRST_WORD, stream.read(&mut buffer));
+        match while_wanted(&guest.endpoint, reading).await {
+            Some(Ok(Ok(read @ 1..))) => first.extend_from_slice(&buffer[..read]),
+            Some(Ok(_)) => {
                 record.close(Reason::Done);
                 return None;
             }
-            Err(_) => {
+            Some(Err(_)) => {
                 record.deny(Reason::IdleTimeout);
+                stream.abort().await;
+                return None;
+            }
+            None => {
+                record.close(Reason::Draining);
+                guest.ended(Reason::Draining);
                 stream.abort().await;
                 return None;
             }
