@@ -20,6 +20,7 @@ use zeroize::Zeroizing;
 use super::placeholder::{self, Foreign};
 use super::sigv4::{self, Payload};
 use super::{Held, fill};
+use crate::headers::remove_spellings;
 
 /// Longest body of an app in which placeholders are replaced, or that is hashed for a signature.
 pub const BODY_MAX: usize = 1024 * 1024;
@@ -90,12 +91,17 @@ impl Injection<'_> {
         let is_header =
             |name: &String| CredentialForm::may_be_header(name) && HeaderName::from_bytes(name.as_bytes()).is_ok();
         let text = held.value.text();
+        // What else a field of a header may hold is read in more than one way.
+        let is_plain = text.is_some_and(|text| text.iter().all(|byte| (b' '..=b'~').contains(byte)));
         match form {
-            CredentialForm::Header { header } => is_header(header) && text.is_some(),
-            CredentialForm::Bearer | CredentialForm::Query { .. } => text.is_some(),
+            CredentialForm::Header { header } => is_header(header) && is_plain,
+            CredentialForm::Bearer => is_plain,
+            CredentialForm::Query { .. } => text.is_some(),
             CredentialForm::Basic => text.is_some_and(|text| text.contains(&b':')),
             CredentialForm::Sigv4 { .. } => held.value.keys().is_some(),
-            CredentialForm::Placeholder(places) => places.header.iter().all(is_header) && text.is_some(),
+            CredentialForm::Placeholder(places) => {
+                places.header.iter().all(is_header) && (is_plain || places.header.is_none() && text.is_some())
+            }
         }
     }
 
@@ -153,7 +159,7 @@ impl Injection<'_> {
 
     fn prepare_signature(&self, head: &mut Parts, service: &str) -> Result<Body, Fault> {
         for name in &sigv4::REPLACED {
-            head.headers.remove(name);
+            remove_spellings(&mut head.headers, name);
         }
         refuse_placeholders(head)?;
         match sigv4::payload(&head.headers, service)? {
@@ -173,7 +179,7 @@ fn replace_field(
     name: HeaderName,
     value: impl FnOnce() -> Result<HeaderValue, Fault>,
 ) -> Result<Body, Fault> {
-    head.headers.remove(&name);
+    remove_spellings(&mut head.headers, &name);
     refuse_placeholders(head)?;
     head.headers.insert(name, value()?);
     Ok(Body::Pass)

@@ -91,7 +91,8 @@ fn declared<'p>(policy: &'p Policy, input: &Input, decision: &Decision) -> Optio
     declared.hosts.iter().any(|listed| listed == host).then_some(declared)
 }
 
-/// Whether it is a request, and none that turns into other bytes, that leaves in TLS which we start and whose other end we verify by the name of the call.
+/// Whether it is a request, and none that turns into other bytes, that leaves in TLS which we start and whose other end we
+/// verify by the name of the call.
 fn goes_over_tls(policy: &Policy, input: &Input, decision: &Decision) -> bool {
     let is_request = (input.direction(), input.phase(), input.upgrade()) == (Direction::Egress, Phase::Request, None);
     let host = input.dest_host().and_then(|host| Host::parse(host).ok());

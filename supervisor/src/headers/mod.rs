@@ -167,6 +167,12 @@ fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         .flat_map(|value| value.split(',').map(str::trim).filter(|name| !name.is_empty()))
 }
 
+/// Removes `name` in every spelling in which some server takes a header for it.
+pub fn remove_spellings(headers: &mut HeaderMap, name: &HeaderName) {
+    let wanted = Spelling::of(name);
+    strip_matching(headers, |other| *other == *wanted);
+}
+
 /// Removes the headers whose name matches in whatever spelling.
 fn strip_matching(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
     // Most requests hold none, and then nothing is allocated.

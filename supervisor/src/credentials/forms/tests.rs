@@ -45,7 +45,13 @@ fn query_form() -> CredentialForm {
 // covers: D9b
 #[test]
 fn what_the_app_wrote_in_the_credentials_place_is_replaced() {
-    let own = [("authorization", "Bearer own"), ("authorization", "Basic b3du"), ("x-api-key", "own")];
+    let own = [
+        ("authorization", "Bearer own"),
+        ("authorization", "Basic b3du"),
+        ("x-api-key", "own"),
+        ("x_api_key", "own"),
+        ("x.api.key", "own"),
+    ];
     let basic = format!("Basic {}", STANDARD.encode("user:pass"));
     for (form, value, name, want) in [
         (CredentialForm::Bearer, "token", "authorization", "Bearer token"),
@@ -57,6 +63,11 @@ fn what_the_app_wrote_in_the_credentials_place_is_replaced() {
         let done = Injection { held: &held, form: &form, now: SystemTime::UNIX_EPOCH }.into_head(&mut head);
         assert_eq!(done, Ok(Body::Pass));
         assert_eq!(field(&head, name), [want], "{form:?}");
+        let is_replaced = |other: &str| !head.headers.contains_key(other);
+        assert!(
+            name != "x-api-key" || (is_replaced("x_api_key") && is_replaced("x.api.key")),
+            "some servers merge them"
+        );
         assert!(head.headers[name].is_sensitive(), "{form:?}: HPACK would remember it");
         assert!(!format!("{head:?}").contains(want), "{form:?}");
     }
@@ -194,5 +205,18 @@ fn a_value_that_does_not_suit_its_form_is_not_used() {
         if !fits_text {
             assert_eq!(inject(&form, &mut head("/", &[])), Err(Fault::Form));
         }
+    }
+}
+
+// covers: D9b
+#[test]
+fn a_value_that_no_header_can_hold_fits_no_form_that_is_one() {
+    let held = Held::parse("key", "caf\u{e9}".as_bytes()).expect("a value");
+    let header = places(Some("x-api-key"), None, &[]);
+    for form in [CredentialForm::Bearer, header_form(), header] {
+        assert!(!Injection::fits(&held, &form), "{form:?}");
+    }
+    for form in [query_form(), places(None, Some("key"), &[BodyKind::Json])] {
+        assert!(Injection::fits(&held, &form), "{form:?}");
     }
 }
