@@ -18,6 +18,7 @@ const PINGS: &str = "
   - {id: x-pings, tenant: t, from: {workload: x}, to: {cidr: NET.80/31, protocol: icmp}, icmp: {types: [echo], rate_per_s: 1000}}
   - {id: b-pings, tenant: t, from: {workload: b}, to: {cidr: NET.80/32, protocol: icmp}, icmp: {types: [echo], rate_per_s: 1000}}
   - {id: slow, tenant: t, from: {workload: x}, to: {cidr: NET.90/32, protocol: icmp}, icmp: {types: [echo], rate_per_s: 5}}
+  - {id: own, tenant: t, from: {workload: x}, to: {cidr: NET.21/32, protocol: icmp}, icmp: {types: [echo], rate_per_s: 1000}}
 ";
 /// The kernel answers pings by itself, or leaves that to the test.
 const SILENT_KERNEL: &str = "/proc/sys/net/ipv4/icmp_echo_ignore_all";
@@ -111,6 +112,25 @@ fn a_ping_that_no_rule_grants_never_leaves_and_the_next_one_may() {
     let is_plain = |line: &Value| line.get("rule").is_none() && line.get("detail").is_none();
     assert!(lines.iter().all(|line| is(line, &[("reason", "no_grant")]) && is_plain(line)), "{lines:?}");
     assert_eq!(wire.requests_until(1).len(), 1);
+    until("no more than that left", || wire.is_quiet());
+}
+
+// covers: D10c
+#[test]
+fn the_address_of_a_workload_here_is_not_pinged_whatever_a_rule_says() {
+    if !inside("the_address_of_a_workload_here_is_not_pinged_whatever_a_rule_says") {
+        return;
+    }
+    let (node, wire) = (node(), Wire::tap());
+    let mut link = pings(&node, X);
+    ask(&mut link, echo(&node, 21, 7, 1));
+    let allowed = echo(&node, 80, 7, 2);
+    ask(&mut link, allowed);
+    assert_eq!(reply(&mut link), allowed);
+    let line = node.audited_once(|line| ping(line) && line["rule"] == "own");
+    assert!(is(&line, &[("reason", "address_forbidden"), ("detail", "own_listener")]), "{line}");
+    let sent = wire.requests_until(1);
+    assert_eq!(sent[0].to.to_string(), node.ip(80));
     until("no more than that left", || wire.is_quiet());
 }
 

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use super::{DialFailure, Dialer};
 use crate::decide::Permit;
-use crate::net::guard::Purpose;
 use crate::net::ping::{self, PingError};
 use crate::reason::Reason;
 use crate::state::endpoint::Endpoint;
@@ -17,9 +16,7 @@ impl Dialer {
     /// [`DialFailure`] with the reason for the record.
     pub async fn ping(&self, permit: &Permit, caller: &Endpoint) -> Result<(), DialFailure> {
         let to = permit.ping().ok_or(DialFailure::new(Reason::NoGrant))?.address;
-        if !self.guard.allows(IpAddr::V4(to), Purpose::Literal) {
-            return Err(DialFailure::new(Reason::AddressForbidden));
-        }
+        self.may_ping(IpAddr::V4(to)).map_err(|why| DialFailure::forbidden(why, IpAddr::V4(to), 0))?;
         let spec = caller.spec();
         let Some(IpAddr::V4(from)) = spec.ips().find(IpAddr::is_ipv4) else {
             return Err(DialFailure::new(Reason::Unsupported));

@@ -109,6 +109,14 @@ impl Dialer {
         }
     }
 
+    /// A ping asks nobody for anything, but whose it is must be as clear as of a call.
+    pub(super) fn may_ping(&self, address: IpAddr) -> Result<(), Forbidden> {
+        match self.endpoints.load().by_ip(address) {
+            Some(_) => Err(Forbidden::OwnListener),
+            None => self.outside(address, Purpose::Literal),
+        }
+    }
+
     /// An address that no rule calls a workload's: it must not be this machine's own either, or a guest would reach what
     /// listens here for others.
     fn outside(&self, address: IpAddr, purpose: Purpose) -> Result<(), Forbidden> {
