@@ -79,7 +79,9 @@ async fn read(
     record: &mut Record,
 ) -> Result<(Vec<u8>, OwnedSemaphorePermit), Reason> {
     let places = Arc::clone(&guest.endpoint.whole_bodies);
-    let place = places.acquire_owned().await.map_err(|_| Reason::EndpointNotReady)?;
+    // Who holds a place must go on within this time; who waits for one waits no longer.
+    let place = tokio::time::timeout(guest.spec.limits.body_time, places.acquire_owned()).await;
+    let place = place.map_err(|_| Reason::BodyTimeout)?.map_err(|_| Reason::EndpointNotReady)?;
     match body.read(BODY_MAX).await {
         Ok(whole) => Ok((whole, place)),
         Err(ReadError::TooLong) => Err(refused(Fault::BodySize, record)),
