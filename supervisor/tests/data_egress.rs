@@ -102,6 +102,8 @@ fn requests_in_forms_that_a_proxy_does_not_take_are_refused_with_help() {
         (get("http://user:secret@plain.test:8080/", "plain.test:8080"), 400),
         (get("http://plain.test:8080/a/../b", "plain.test:8080"), 400),
         (get("ftp://plain.test:8080/", "plain.test:8080"), 400),
+        (get("ws://plain.test:8080/", "plain.test:8080"), 400),
+        (get("wss://plain.test:8080/", "plain.test:8080"), 400),
         (get("http://2130706433:8080/", "x"), 400),
         (get("http://0x7f.1:8080/", "x"), 400),
         ("CONNECT plain.test HTTP/1.1\r\nHost: plain.test\r\n\r\n".to_owned(), 400),

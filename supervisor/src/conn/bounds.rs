@@ -33,6 +33,7 @@ impl HttpBounds {
             gate: gate::Limits {
                 head_bytes: limits.header_bytes,
                 head_time: limits.header_time,
+                ws_targets: way == Way::FromGuest,
                 ..gate::Limits::default()
             },
             answer_gate: gate::Limits { head_bytes: limits.header_bytes, ..gate::Limits::default() },

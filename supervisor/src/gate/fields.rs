@@ -26,7 +26,7 @@ pub fn check_request(head: &request::Parts, has_body: bool, limits: &Limits) -> 
         return Err(Refusal::BadTarget);
     }
     if let Some(target) = head.uri.path_and_query().filter(|_| head.method != Method::CONNECT) {
-        check_target(head.method.as_str().as_bytes(), target.as_str().as_bytes())?;
+        check_target(head.method.as_str().as_bytes(), target.as_str().as_bytes(), false)?;
     }
     for (name, value) in &head.headers {
         check_field(name, value, true)?;

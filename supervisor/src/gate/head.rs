@@ -97,7 +97,7 @@ impl Head {
             Start::Wanted { blank: false } if self.is_request && line.is_empty() => {
                 self.start = Start::Wanted { blank: true };
             }
-            Start::Wanted { .. } if self.is_request => self.request_line(line)?,
+            Start::Wanted { .. } if self.is_request => self.request_line(line, limits)?,
             Start::Wanted { .. } => self.status_line(line)?,
             _ if line.is_empty() => return Ok(true),
             _ => self.field(line, limits)?,
@@ -105,7 +105,7 @@ impl Head {
         Ok(false)
     }
 
-    fn request_line(&mut self, line: &[u8]) -> Result<(), Refusal> {
+    fn request_line(&mut self, line: &[u8], limits: &Limits) -> Result<(), Refusal> {
         let Some((method, target, version)) = three_parts(line) else {
             check_text(line, true)?;
             return Err(Refusal::BadRequestLine);
@@ -118,7 +118,7 @@ impl Head {
             return Err(Refusal::BadRequestLine);
         }
         self.is_11 = version_is_11(version)?;
-        let form = check_target(method, target)?;
+        let form = check_target(method, target, limits.ws_targets)?;
         self.asked = match method {
             b"HEAD" => Asked::Head,
             b"CONNECT" => Asked::Connect,

@@ -59,6 +59,8 @@ pub struct Limits {
     /// Whether GET and HEAD may have a body. Off: an app that ignores such a body reads it as the next request, which
     /// nobody decided.
     pub body_on_get: bool,
+    /// Whether an absolute target may be one of `ws://`: from clients that ask a proxy for a WebSocket.
+    pub ws_targets: bool,
     /// From the first byte of a head to its last.
     pub head_time: std::time::Duration,
 }
@@ -73,6 +75,7 @@ impl Default for Limits {
             interim_answers: 16,
             pipelined: 32,
             body_on_get: false,
+            ws_targets: false,
             head_time: std::time::Duration::from_secs(10),
         }
     }

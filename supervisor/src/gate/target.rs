@@ -2,6 +2,11 @@
 
 use super::{Refusal, line::bad_byte};
 
+/// What an absolute target may begin with.
+const SCHEMES: [&[u8]; 2] = [b"http://", b"https://"];
+/// How some clients ask a proxy for a WebSocket.
+const WEBSOCKET: &[u8] = b"ws://";
+
 /// The form of a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
@@ -11,8 +16,8 @@ pub(super) enum Form {
     Asterisk,
 }
 
-/// Checks a target of `method`.
-pub(super) fn check_target(method: &[u8], target: &[u8]) -> Result<Form, Refusal> {
+/// Checks a target of `method`; `ws` is whether that scheme is one.
+pub(super) fn check_target(method: &[u8], target: &[u8], ws: bool) -> Result<Form, Refusal> {
     if method == b"CONNECT" {
         check_bytes(target)?;
         return if is_authority(target, true) { Ok(Form::Authority) } else { Err(Refusal::BadTarget) };
@@ -20,14 +25,14 @@ pub(super) fn check_target(method: &[u8], target: &[u8]) -> Result<Form, Refusal
     match target {
         [b'/', rest @ ..] => check_bytes(rest).map(|()| Form::Origin),
         b"*" if method == b"OPTIONS" => Ok(Form::Asterisk),
-        _ => check_absolute(target).map(|()| Form::Absolute),
+        _ => check_absolute(target, ws).map(|()| Form::Absolute),
     }
 }
 
-fn check_absolute(target: &[u8]) -> Result<(), Refusal> {
+fn check_absolute(target: &[u8], ws: bool) -> Result<(), Refusal> {
     check_bytes(target)?;
-    let rest = strip_scheme(target, b"http://").or_else(|| strip_scheme(target, b"https://"));
-    let Some(rest) = rest else { return Err(Refusal::BadTarget) };
+    let of_http = SCHEMES.iter().find_map(|scheme| strip_scheme(target, scheme));
+    let rest = of_http.or_else(|| strip_scheme(target, WEBSOCKET).filter(|_| ws)).ok_or(Refusal::BadTarget)?;
     let end = rest.iter().position(|&byte| byte == b'/' || byte == b'?').unwrap_or(rest.len());
     if is_authority(&rest[..end], false) { Ok(()) } else { Err(Refusal::BadTarget) }
 }
@@ -83,6 +88,8 @@ mod tests {
             ("GET", "a.test:443"),
             ("GET", "a.test"),
             ("GET", "ftp://a.test/"),
+            ("GET", "wss://a.test/"),
+            ("GET", "ws://u@a.test/"),
             ("GET", "http:///x"),
             ("GET", "http://u@a.test/"),
             ("GET", "http://a.test:99x/"),
@@ -104,13 +111,14 @@ mod tests {
             ("CONNECT", "[fe80::1%25eth0]:443"),
         ] {
             assert_eq!(
-                check_target(method.as_bytes(), target.as_bytes()),
+                check_target(method.as_bytes(), target.as_bytes(), true),
                 Err(Refusal::BadTarget),
                 "{method} {target}"
             );
         }
-        assert_eq!(check_target(b"GET", b"/a#b"), Err(Refusal::FragmentInTarget));
-        assert_eq!(check_target(b"GET", b"/a\xc3\xa9"), Err(Refusal::NonAscii));
+        assert_eq!(check_target(b"GET", b"ws://a.test/", false), Err(Refusal::BadTarget));
+        assert_eq!(check_target(b"GET", b"/a#b", true), Err(Refusal::FragmentInTarget));
+        assert_eq!(check_target(b"GET", b"/a\xc3\xa9", true), Err(Refusal::NonAscii));
     }
 
     #[test]
@@ -120,11 +128,12 @@ mod tests {
             ("GET", "//a", Form::Origin),
             ("GET", "HTTP://a.test:80?x", Form::Absolute),
             ("GET", "https://[2001:db8::7]/", Form::Absolute),
+            ("GET", "ws://a.test/chat", Form::Absolute),
             ("OPTIONS", "*", Form::Asterisk),
             ("CONNECT", "a_b.test:443", Form::Authority),
             ("CONNECT", "[::1]:443", Form::Authority),
         ] {
-            assert_eq!(check_target(method.as_bytes(), target.as_bytes()), Ok(form), "{method} {target}");
+            assert_eq!(check_target(method.as_bytes(), target.as_bytes(), true), Ok(form), "{method} {target}");
         }
     }
 }

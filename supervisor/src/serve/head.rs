@@ -1,5 +1,6 @@
 //! Heads of requests: what is checked of them, and how they name their destination, whatever the direction.
 
+use http::uri::Scheme;
 use http::{HeaderValue, Method, Uri, Version, header, request};
 use nova_policy::path::CanonicalPath;
 
@@ -39,6 +40,14 @@ pub fn body_rules(bounds: &HttpBounds, body: &Inbound, speaks: Speaks) -> BodyRu
 #[must_use]
 pub fn asks_for_websocket(head: &request::Parts) -> bool {
     head.version == Version::HTTP_11 && head.method == Method::GET && headers::is_to_websocket(&head.headers)
+}
+
+/// Whether an absolute target is one of HTTP without TLS; `ws://` (RFC 6455 section 3) is one for a WebSocket and for nothing else.
+#[must_use]
+pub fn is_plain(uri: &Uri, asks_for_websocket: bool) -> bool {
+    uri.scheme().is_some_and(|scheme| {
+        *scheme == Scheme::HTTP || asks_for_websocket && scheme.as_str().eq_ignore_ascii_case("ws")
+    })
 }
 
 /// Names the destination as it was read. `dial` gives it the form of the version that the other side speaks.

@@ -39,7 +39,7 @@ use crate::state::pace::Way;
 
 pub use self::call::{Call, CallerLeft};
 pub use self::h1::serve as serve_http1;
-pub use self::head::{asks_for_websocket, body_rules, check_fields, readdress};
+pub use self::head::{asks_for_websocket, body_rules, check_fields, is_plain, readdress};
 
 /// One direction, as the HTTP of one connection sees it.
 pub trait Side {

@@ -41,20 +41,23 @@ fn carries(link: &mut Link) {
 #[test]
 fn a_granted_websocket_carries_frames_that_come_with_the_heads() {
     let (world, upstream) = world();
-    let mut link = world.node.proxy(X);
-    link.send(format!("GET http://ws.test:8081/chat HTTP/1.1\r\nHost: ws.test:8081\r\n{HANDSHAKE}early"));
-    carries(&mut link);
+    let [link, other] = ["http", "WS"].map(|scheme| {
+        let mut link = world.node.proxy(X);
+        link.send(format!("GET {scheme}://ws.test:8081/chat HTTP/1.1\r\nHost: ws.test:8081\r\n{HANDSHAKE}early"));
+        carries(&mut link);
+        link
+    });
     let mut inside = world.node.proxy(X);
     inside.send("CONNECT ws.test:8081 HTTP/1.1\r\nHost: ws.test:8081\r\n\r\n");
     assert!(read_head(&mut inside).expect("an answer").starts_with("HTTP/1.1 200"));
     inside.send(format!("GET /chat HTTP/1.1\r\nHost: ws.test:8081\r\n{HANDSHAKE}early"));
     carries(&mut inside);
-    assert_eq!(upstream.accepted(), 2);
-    for mut link in [link, inside] {
+    assert_eq!(upstream.accepted(), 3);
+    for mut link in [link, other, inside] {
         link.finish();
         assert_eq!(link.rest().expect("a good end"), b"");
     }
-    let lines = world.node.audited(2, |line| is(line, &[("kind", "close"), ("rule", "sockets")]));
+    let lines = world.node.audited(3, |line| is(line, &[("kind", "close"), ("rule", "sockets")]));
     assert!(
         lines.iter().all(|line| is(line, &[("close", "done"), ("method", "GET"), ("path", "/chat")])),
         "{lines:#?}"

@@ -20,7 +20,7 @@ use crate::dial::Speaks;
 use crate::egress::credential;
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
-use crate::serve::{Call, Ready, asks_for_websocket, body_rules, check_fields, readdress};
+use crate::serve::{Call, Ready, asks_for_websocket, body_rules, check_fields, is_plain, readdress};
 
 impl Connection {
     /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
@@ -52,14 +52,14 @@ impl Connection {
         let (mut head, body) = request.into_parts();
         record.request(head.method.as_str(), "");
         check_fields(&head, &body, &self.bounds.gate, record)?;
-        let authority = self.authority(&head.uri, &head.headers, record)?;
+        let upgrades = asks_for_websocket(&head);
+        let authority = self.authority(&head, upgrades, record)?;
         record.dest(authority.host().as_str(), self.port(&authority).unwrap_or(80));
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
         if headers::asks_for_datagrams(&head.headers) {
             return Err(Reason::Unsupported);
         }
-        let upgrades = asks_for_websocket(&head);
         let expects = headers::expects(&head.headers);
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
         let asked = Asked { authority: &authority, method: &head.method, path: &path, upgrades };
@@ -85,11 +85,12 @@ impl Connection {
     }
 
     /// The destination, from the one place that may name it.
-    fn authority(&self, uri: &Uri, headers: &HeaderMap, record: &mut Record) -> Result<Authority, Reason> {
+    fn authority(&self, head: &request::Parts, upgrades: bool, record: &mut Record) -> Result<Authority, Reason> {
+        let request::Parts { uri, headers, .. } = head;
         match &self.mode {
             Mode::Proxy | Mode::Socket => {
                 // Origin form is a request to us, and https:// would have to be downgraded or guessed: both are refused.
-                if uri.scheme_str() != Some("http") {
+                if !is_plain(uri, upgrades) {
                     return Err(Reason::Unsupported);
                 }
                 parse(uri.authority().ok_or(Reason::BadDestination)?.as_str())
