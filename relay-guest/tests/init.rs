@@ -103,7 +103,7 @@ fn the_app_finds_its_address_its_names_its_proxy_and_no_privileges() {
         "CapAmb:\t0000000000000000",
         "NoNewPrivs:\t1",
         "HTTP_PROXY=http://127.0.0.1:",
-        "ALL_PROXY=socks5h://127.0.0.1:",
+        "ALL_PROXY=http://127.0.0.1:",
         "NO_PROXY=localhost,127.0.0.1,127.0.0.0/8,10.64.3.11",
         "NOVA_WORKLOAD_IP=10.64.3.11",
         "127.0.1.1 db.t.nova",

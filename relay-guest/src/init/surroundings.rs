@@ -50,8 +50,12 @@ pub fn environment(config: &GuestConfig, trust: Option<&Trust>) -> BTreeMap<Stri
         ("HTTP_PROXY", http.clone()),
         ("http_proxy", http.clone()),
         ("HTTPS_PROXY", http.clone()),
-        ("https_proxy", http),
-        ("ALL_PROXY", format!("socks5h://127.0.0.1:{}", config.proxy_port)),
+        ("https_proxy", http.clone()),
+        // Not as SOCKS, which the port speaks too: httpx of Python makes no client at all where it cannot speak that.
+        ("ALL_PROXY", http.clone()),
+        // aiohttp of Python takes no other for WebSockets.
+        ("WS_PROXY", http.clone()),
+        ("WSS_PROXY", http),
         ("NO_PROXY", past_the_proxy.clone()),
         ("no_proxy", past_the_proxy),
         ("NOVA_WORKLOAD_IP", config.workload_ip.to_string()),
@@ -76,8 +80,9 @@ mod tests {
     fn the_app_finds_its_names_and_its_proxy() {
         assert_eq!(hosts(&sample()), "127.0.0.1 localhost\n10.64.3.11 x\n127.0.1.1 db.t.nova\n");
         let environment = environment(&sample(), None);
-        assert_eq!(environment["HTTPS_PROXY"], "http://127.0.0.1:3128");
-        assert_eq!(environment["ALL_PROXY"], "socks5h://127.0.0.1:3128");
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "WS_PROXY", "WSS_PROXY"] {
+            assert_eq!(environment[name], "http://127.0.0.1:3128");
+        }
         for name in ["NO_PROXY", "no_proxy"] {
             assert_eq!(environment[name], "localhost,127.0.0.1,127.0.0.0/8,10.64.3.11");
         }
