@@ -35,14 +35,14 @@ pub(crate) enum Need {
     Clients,
 }
 
-/// A program and the Debian package that has it.
+/// A program, or a file by its whole path, and the Debian package that has it.
 struct Tool {
     program: &'static str,
     package: &'static str,
     need: Need,
 }
 
-const TOOLS: [Tool; 13] = [
+const TOOLS: [Tool; 18] = [
     Tool { program: "curl", package: "curl", need: Need::Lab },
     Tool { program: "ip", package: "iproute2", need: Need::Lab },
     Tool { program: "ping", package: "iputils-ping", need: Need::Lab },
@@ -52,6 +52,19 @@ const TOOLS: [Tool; 13] = [
     Tool { program: "busybox", package: "busybox-static", need: Need::Microvm },
     Tool { program: "haproxy", package: "haproxy", need: Need::Bench },
     Tool { program: "python3", package: "python3", need: Need::Clients },
+    Tool {
+        program: "/usr/lib/python3/dist-packages/requests/api.py",
+        package: "python3-requests",
+        need: Need::Clients,
+    },
+    Tool { program: "/usr/lib/python3/dist-packages/socks.py", package: "python3-socks", need: Need::Clients },
+    Tool { program: "/usr/lib/python3/dist-packages/httpx/_api.py", package: "python3-httpx", need: Need::Clients },
+    Tool { program: "/usr/lib/python3/dist-packages/h2/config.py", package: "python3-h2", need: Need::Clients },
+    Tool {
+        program: "/usr/lib/python3/dist-packages/aiohttp/client.py",
+        package: "python3-aiohttp",
+        need: Need::Clients,
+    },
     Tool { program: "node", package: "nodejs", need: Need::Clients },
     Tool { program: "npm", package: "npm", need: Need::Clients },
     Tool { program: "git", package: "git", need: Need::Clients },
@@ -199,7 +212,7 @@ fn vhost() -> Option<PathBuf> {
     if cached.is_file() { Some(cached) } else { find(VHOST) }
 }
 
-/// A program, where a root shell would find it.
+/// A program, where a root shell would find it, or the file of a whole path.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);

@@ -7,14 +7,16 @@
 
 #[path = "../data/mod.rs"]
 mod data;
+#[path = "../relay/mod.rs"]
+mod relay;
 
 mod app;
 mod curl;
 mod grpc;
+mod guest;
 mod judge;
 mod outside;
 mod programs;
-mod relay;
 mod stage;
 mod tls;
 
@@ -22,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use judge::{Abilities, judge};
-use programs::{go_clients, installed, run, sources};
+use programs::{go_clients, installed, java_program, run, script};
 use stage::{EDGE, MTLS, PLAIN, Way};
 
 const HTTP2: &str = "HTTP/2.0";
@@ -141,12 +143,6 @@ fn javas_http_client_asks_to_upgrade_to_h2c_and_goes_on_in_http_1_1() {
     client(PLAIN, "h2", &java_can("HTTP/1.1"), |way| java_client(&java, way));
 }
 
-fn script(interpreter: &Path, file: &str) -> Command {
-    let mut command = Command::new(interpreter);
-    command.arg(sources().join(file));
-    command
-}
-
 fn go(program: &PathBuf, part: &str) -> Command {
     let mut command = Command::new(program);
     command.arg(part);
@@ -154,9 +150,5 @@ fn go(program: &PathBuf, part: &str) -> Command {
 }
 
 fn java_client(java: &Path, way: Way<'_>) -> Command {
-    let mut command = Command::new(java);
-    // The client is small and short-lived: what a server wants of a Java VM would only take time.
-    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]);
-    command.arg(format!("-Djdk.net.hosts.file={}", way.file("hosts"))).arg(sources().join("java/Client.java"));
-    command
+    java_program(java, &[format!("-Djdk.net.hosts.file={}", way.file("hosts"))], "java/Client.java")
 }

@@ -1,4 +1,5 @@
 //! The programs that call: where they are, and running one to its end.
+#![allow(dead_code, reason = "each test binary uses its own part of it")]
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -19,6 +20,27 @@ pub(crate) fn installed(name: &str) -> Option<PathBuf> {
     let mut dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
     dirs.push("/usr/local/go/bin".into());
     found(name, dirs.iter().map(|dir| dir.join(name)).find(|file| file.is_file()))
+}
+
+/// The system's Python with a library of the system. Another Python on the path would not see it.
+pub(crate) fn python_with(library: &str) -> Option<PathBuf> {
+    let python = Path::new("/usr/bin/python3");
+    let has_it = Command::new(python).args(["-c", &format!("import {library}")]).stderr(Stdio::null()).status();
+    found(&format!("{library} for Python"), has_it.is_ok_and(|status| status.success()).then(|| python.to_owned()))
+}
+
+/// A program of ours, from its source.
+pub(crate) fn script(interpreter: &Path, file: &str) -> Command {
+    let mut command = Command::new(interpreter);
+    command.arg(sources().join(file));
+    command
+}
+
+/// The same in Java. It is small and short-lived: what a server wants of a Java VM would only take time.
+pub(crate) fn java_program(java: &Path, options: &[String], file: &str) -> Command {
+    let mut command = Command::new(java);
+    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]).args(options).arg(sources().join(file));
+    command
 }
 
 /// grpcurl, as `cargo xtask setup` builds it.

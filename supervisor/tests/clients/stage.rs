@@ -6,7 +6,7 @@ use nova_supervisor::identity::DevCa;
 
 use crate::app::App;
 use crate::data::{Node, Plan};
-use crate::relay;
+use crate::guest;
 
 pub(crate) const NAME: &str = "service-a.t.nova";
 /// Mutual TLS.
@@ -43,7 +43,7 @@ pub(crate) fn node(protocol: &str, target: u16, rules: &str) -> Node {
         endpoints: with_ports(&plan.endpoints, &ports),
         rules: rules.to_owned(),
         half_close: false,
-        prepare: |dir, _: &DevCa| relay::stand_in(dir),
+        prepare: |dir, _: &DevCa| guest::stand_in(dir),
         ..plan
     });
     let x = node.svid("x");

@@ -12,6 +12,8 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use super::{PATIENCE, Shared, read_request};
 
 pub struct Upstream {
+    /// Where it listens.
+    pub address: String,
     accepted: Arc<AtomicUsize>,
     pub requests: Shared<Vec<String>>,
     pub peers: Shared<Vec<String>>,
@@ -21,6 +23,7 @@ impl Upstream {
     /// Every connection goes to `serve`, on a thread of its own.
     pub fn start(address: &str, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        let address = listener.local_addr().expect("bound").to_string();
         let accepted = Arc::<AtomicUsize>::default();
         let peers: Shared<Vec<String>> = Arc::default();
         let (count, seen, serve) = (Arc::clone(&accepted), Arc::clone(&peers), Arc::new(serve));
@@ -35,7 +38,7 @@ impl Upstream {
                 std::thread::spawn(move || serve(stream));
             }
         });
-        Self { accepted, requests: Arc::default(), peers }
+        Self { address, accepted, requests: Arc::default(), peers }
     }
 
     /// An HTTP server that answers with 200 and the request's first line.

@@ -1,12 +1,11 @@
 //! The HTTP clients of languages, each with a program of a few lines that says what it got.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
 use crate::data::is;
-use crate::programs::{GrpcApp, go_clients, installed, run, run_with, sources};
+use crate::programs::{GrpcApp, go_clients, installed, java_program, run, run_with, script};
 use crate::stage::{GRPC, PLAIN, SECURE, Stage};
 
 /// Runs a client, which asks for the same four things, and judges what it says.
@@ -25,12 +24,6 @@ fn client(mut command: Command, agent: &str) {
     let denied = stage.node.audited_once(|line| is(line, &[("verdict", "deny"), ("direction", "egress")]));
     assert!(is(&denied, &[("reason", "l7_mismatch"), ("path", "/secret")]), "{denied}");
     stage.node.audited(2, |line| is(line, &[("kind", "request"), ("verdict", "allow"), ("rule", "plain")]));
-}
-
-fn script(interpreter: &Path, file: &str) -> Command {
-    let mut command = Command::new(interpreter);
-    command.arg(sources().join(file));
-    command
 }
 
 // covers: D1f
@@ -79,7 +72,5 @@ fn grpc_go_passes_the_interoperability_cases_through_the_proxy_and_reads_denials
 #[test]
 fn javas_http_client_calls_through_the_proxy_offering_h2c_each_time() {
     let Some(java) = installed("java") else { return };
-    let mut command = Command::new(java);
-    command.args(["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]).arg(sources().join("java/Proxy.java"));
-    client(command, "Java-http-client/");
+    client(java_program(&java, &[], "java/Proxy.java"), "Java-http-client/");
 }

@@ -7,10 +7,13 @@
 
 #[path = "../data/mod.rs"]
 mod data;
-#[allow(dead_code, reason = "shared with the clients that call workloads")]
 #[path = "../clients/programs.rs"]
 mod programs;
+#[path = "../relay/mod.rs"]
+mod relay;
 
 mod languages;
+mod libraries;
+mod sockets;
 mod stage;
 mod tools;

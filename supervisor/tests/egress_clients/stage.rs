@@ -1,20 +1,16 @@
 //! The node, its guest's relay, and the hosts outside.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 
-use nova_proto::ids::BootToken;
-use nova_relay::config::Link;
-use nova_relay::handover::Handed;
-use nova_relay::relay::Relay;
-use nova_relay::relay::config::RelayConfig;
 use rustls::{ServerConnection, StreamOwned};
+use serde_json::json;
 
-use crate::data::{self, Node, Plan, Shared, Upstream, X, issue, read_request, token};
+use crate::data::{self, Node, Plan, Shared, Upstream, X, issue, read_request};
+use crate::relay::Relay;
+use crate::sockets;
 
 /// Granted request by request.
 pub(crate) const PLAIN: &str = "http://plain.test:8080";
@@ -23,9 +19,13 @@ pub(crate) const GRPC: &str = "http://grpc.test:50051";
 /// Granted as a connection: TLS of the app's own.
 pub(crate) const SECURE: &str = "https://tls.test:9443";
 
+/// Granted, and leads to what is not.
+pub(crate) const AWAY: &str = "/files/away";
+
 const RULES: &str = "
 rules:
   - {id: plain, tenant: t, from: {workload: x}, to: {external: plain.test, port: 8080, addresses: [NET.80/32]}, http: {methods: [GET, HEAD, POST], paths: ['/files/**']}, tls: none}
+  - {id: chat, tenant: t, from: {workload: x}, to: {external: plain.test, port: 8080, addresses: [NET.80/32]}, http: {methods: [GET], paths: [/chat]}, tls: none, upgrade: [websocket]}
   - {id: calls, tenant: t, from: {workload: x}, to: {external: grpc.test, port: 50051, addresses: [NET.80/32]}, tls: none, grpc: {services: [grpc.testing.TestService], methods: [EmptyCall, UnaryCall, StreamingInputCall, StreamingOutputCall, FullDuplexCall]}}
   - {id: secure, tenant: t, from: {workload: x}, to: {external: tls.test, port: 9443, addresses: [NET.80/32]}}
 ";
@@ -37,6 +37,7 @@ pub(crate) struct Stage {
     pub(crate) node: Node,
     /// `127.0.0.1:port` of the guest's proxy.
     pub(crate) proxy: String,
+    relay: Relay,
     seen: Shared<Vec<String>>,
     #[allow(dead_code, reason = "they serve while they live")]
     hosts: [Upstream; 2],
@@ -62,8 +63,15 @@ impl Stage {
             let server = ServerConnection::new(Arc::clone(&config)).expect("a server");
             serve(StreamOwned::new(server, stream), &files, &note);
         });
-        let proxy = relay(node.dir.path());
-        Self { node, proxy, seen, hosts: [plain, secure] }
+        let web = node.dir.path().join("web.pem");
+        let roots = json!({"SSL_CERT_FILE": web, "REQUESTS_CA_BUNDLE": web});
+        let relay = Relay::start(node.dir.path(), X, &json!({"env": roots}));
+        Self { proxy: relay.proxy(), node, relay, seen, hosts: [plain, secure] }
+    }
+
+    /// What the guest's app has in its environment, in an image with the CA of the hosts.
+    pub(crate) fn environment(&self) -> BTreeMap<String, String> {
+        self.relay.environment()
     }
 
     pub(crate) fn file(&self, name: &str) -> String {
@@ -89,6 +97,10 @@ fn serve(mut stream: impl Read + Write, files: &Files, seen: &Mutex<Vec<String>>
         let mut words = request.split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let path = target.split('?').next().unwrap_or_default();
+        if sockets::asks_for_one(&request) {
+            sockets::talk(stream, &request);
+            return seen.lock().expect("no panic").push(request);
+        }
         let found = files.iter().find(|(name, _)| *name == path);
         let (status, body) = found.map_or(("404 Not Found", &b"none"[..]), |(_, body)| ("200 OK", body));
         let kind = match path.rsplit_once('.') {
@@ -96,7 +108,10 @@ fn serve(mut stream: impl Read + Write, files: &Files, seen: &Mutex<Vec<String>>
             _ if path.ends_with('/') => "text/html",
             _ => "application/octet-stream",
         };
-        let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
+        let (status, location) =
+            if path == AWAY { ("302 Found", format!("Location: {PLAIN}/secret\r\n")) } else { (status, String::new()) };
+        let head =
+            format!("HTTP/1.1 {status}\r\n{location}Content-Type: {kind}\r\nContent-Length: {}\r\n\r\n", body.len());
         let is_head = method == "HEAD";
         seen.lock().expect("no panic").push(request);
         let sent = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(if is_head { b"" } else { body }));
@@ -104,38 +119,4 @@ fn serve(mut stream: impl Read + Write, files: &Files, seen: &Mutex<Vec<String>>
             return;
         }
     }
-}
-
-/// Starts the relay of pod X; gives the address of its proxy. It serves until the test's process ends.
-fn relay(dir: &Path) -> String {
-    let pod = dir.join("guests").join(X);
-    let link = pod.join("relay");
-    fs::create_dir(&link).expect("a folder");
-    symlink(pod.join("v.sock_15001"), link.join("host_15001")).expect("linked");
-    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port");
-    let config = RelayConfig {
-        boot_token: BootToken(token(X)),
-        link: Link::Unix { dir: link.clone() },
-        host_ports: vec![15001],
-        guest_port: 15080,
-        framed: true,
-        proxy_port: free.port(),
-        ingress: Vec::new(),
-        socket_dir: link,
-        dependencies: Vec::new(),
-        max_connections: 900,
-        egress_sockets: Vec::new(),
-        ping_from: None,
-    };
-    let (ready, wait) = mpsc::channel();
-    std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(async {
-            let relay = Relay::start(config, Handed::default()).expect("the relay starts");
-            ready.send(()).expect("somebody waits");
-            relay.serve().await;
-        });
-    });
-    wait.recv().expect("the relay is ready");
-    format!("127.0.0.1:{}", free.port())
 }
