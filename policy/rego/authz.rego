@@ -136,13 +136,25 @@ destination_is_address if trim(input.dest_host, "0123456789.") == ""
 
 # ---- what the request says
 
-l7_ok(rule) if rule.l4 == true
+l7_ok(rule) if {
+	rule.l4 == true
+	slash_ok(rule)
+}
 
 l7_ok(rule) if {
 	method_ok(rule)
 	path_ok(rule)
 	upgrade_ok(rule)
+	slash_ok(rule)
 }
+
+# Some servers take an escaped slash for a separator, others for a part of a name: a rule that does not say that it accepts
+# one matches no path with it. A canonical path spells it in this one way.
+escaped := [path | path := input.path; contains(path, "%2F")]
+
+slash_ok(_) if count(escaped) == 0
+
+slash_ok(rule) if rule.encoded_slash == true
 
 upgrade_ok(_) if object.get(input, "upgrade", "") == ""
 
@@ -205,6 +217,9 @@ opaque := {rule.rank: rule | some rule in candidates; rule.l4 == true; able(rule
 
 matched := {rule.rank: rule | some rule in candidates; l7_ok(rule); able(rule)}
 
+# Rules that may be asked about this path at all.
+accepting := {rule.rank | some rule in candidates; slash_ok(rule)}
+
 audited := {rule.rank: rule | some rule in candidates; rule.audit == true}
 
 credentialed := {rule.rank: rule | some rule in candidates; rule.credential != ""}
@@ -231,10 +246,11 @@ decision := granted(matched[min(object.keys(matched))]) if {
 }
 
 # Audit mode lets a miss through only when every rule of the pair is in audit mode and could grant, none carries a
-# credential, and the request does not turn into uninspected bytes.
+# credential, the request does not turn into uninspected bytes, and some rule accepts its path.
 decision := would_deny(audited[min(object.keys(audited))]) if {
 	input.phase == "request"
 	count(matched) == 0
+	count(accepting) > 0
 	count(audited) > 0
 	count(audited) == count(candidates)
 	count(usable) == count(candidates)
@@ -242,10 +258,16 @@ decision := would_deny(audited[min(object.keys(audited))]) if {
 	object.get(input, "upgrade", "") == ""
 }
 
+decision := {"allow": false, "audit": false, "rule_id": "", "credential": "", "reason": "escaped_slash"} if {
+	input.phase == "request"
+	count(accepting) == 0
+	count(candidates) > 0
+}
+
 decision := {"allow": false, "audit": false, "rule_id": "", "credential": "", "reason": "l7_mismatch"} if {
 	input.phase == "request"
 	count(matched) == 0
-	count(candidates) > 0
+	count(accepting) > 0
 	enforced
 }
 

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use nova_proto::ids::SpiffeId;
 use serde::{Deserialize, Serialize};
 
+use crate::path::has_escaped_slash;
 use crate::path::pattern::{PathPattern, segments_match};
 use crate::workloads::{Mode, Protocol};
 
@@ -288,6 +289,9 @@ pub struct RuleEntry {
     /// Patterns with fewer segments than the path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub segs_prefix: Vec<Vec<String>>,
+    /// Requests with an escaped slash in the path match too. Without it no rule matches one, whatever its paths say.
+    #[serde(skip_serializing_if = "is_false")]
+    pub encoded_slash: bool,
     /// Audit mode.
     #[serde(skip_serializing_if = "is_false")]
     pub audit: bool,
@@ -353,7 +357,12 @@ impl RuleEntry {
         self.l4 || listed("*") || method.is_some_and(listed)
     }
 
-    /// Whether the path is covered; rules without an `http` block cover every path.
+    /// Whether the path has no escaped slash, or the rule accepts one; rules without an `http` block do not.
+    pub(crate) fn slash_ok(&self, path: Option<&str>) -> bool {
+        self.encoded_slash || !path.is_some_and(has_escaped_slash)
+    }
+
+    /// Whether the path is covered, but for [`RuleEntry::slash_ok`]; rules without an `http` block cover every path.
     pub(crate) fn path_ok(&self, path: Option<&str>) -> bool {
         let covered = |path: &str| {
             self.exact.get(path).copied().unwrap_or(false)

@@ -49,6 +49,9 @@ pub enum DecisionReason {
     NoGrant,
     /// The pair has rules, but none for this method and path.
     L7Mismatch,
+    /// The path has an escaped slash, and no rule of the pair accepts one. Nothing else is looked at then: servers read such
+    /// a path in two ways.
+    EscapedSlash,
     /// The pair has only rules with an `http` block; uninspected bytes need one without.
     NeedsOpaqueGrant,
     /// The engine failed, ran out of its budget, or answered something that is not a decision.
@@ -65,6 +68,7 @@ impl DecisionReason {
             Self::WouldDeny => "would_deny",
             Self::NoGrant => "no_grant",
             Self::L7Mismatch => "l7_mismatch",
+            Self::EscapedSlash => "escaped_slash",
             Self::NeedsOpaqueGrant => "needs_opaque_grant",
             Self::EngineError => "engine_error",
         }
@@ -77,8 +81,16 @@ impl DecisionReason {
 
     /// The reasons a policy engine may give, by code.
     pub(crate) fn from_engine(code: &str) -> Option<Self> {
-        [Self::Rule, Self::Connect, Self::WouldDeny, Self::NoGrant, Self::L7Mismatch, Self::NeedsOpaqueGrant]
-            .into_iter()
-            .find(|reason| reason.as_str() == code)
+        [
+            Self::Rule,
+            Self::Connect,
+            Self::WouldDeny,
+            Self::NoGrant,
+            Self::L7Mismatch,
+            Self::EscapedSlash,
+            Self::NeedsOpaqueGrant,
+        ]
+        .into_iter()
+        .find(|reason| reason.as_str() == code)
     }
 }

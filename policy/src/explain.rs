@@ -13,6 +13,7 @@ use crate::decision::Decision;
 use crate::engine::Policy;
 use crate::input::{Direction, Input, Phase, Token};
 use crate::judge;
+use crate::path::has_escaped_slash;
 
 /// Stands for a field the input does not have.
 const NOTHING: &str = "(none)";
@@ -158,6 +159,11 @@ fn finish(ways: &Ways<'_>, input: &Input) -> Considered {
             Test { test: "path", wanted: rule.paths_text(), got: got("path", input), ok: rule.path_ok(input.path()) },
         ]),
     }
+    if input.path().is_some_and(has_escaped_slash) {
+        let wanted = "a rule with encoded_slash: true".to_owned();
+        let (got, ok) = (format!("encoded_slash: {}", rule.encoded_slash), rule.slash_ok(input.path()));
+        tests.push(Test { test: "encoded_slash", wanted, got, ok });
+    }
     if input.upgrade().is_some() && !rule.l4 {
         let wanted = rule.upgrade.keys().cloned().collect::<Vec<_>>().join(", ");
         let (got, ok) = (got("upgrade", input), judge::upgrade_ok(rule, input));
@@ -226,6 +232,10 @@ fn hint(data: &NodeData, input: &Input, decision: &Decision) -> String {
             input.method().unwrap_or("the method"),
             input.path().unwrap_or("the path")
         ),
+        (Reason::EscapedSlash, _) => {
+            "a rule of the pair must have an http block with `encoded_slash: true`; all others refuse %2F in paths"
+                .to_owned()
+        }
         (Reason::NeedsOpaqueGrant, _) => "uninspected bytes need a rule of the pair without an http block".to_owned(),
         _ => String::new(),
     }

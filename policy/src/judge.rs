@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::data::{ExternalPeers, NodeData, RuleEntry};
 use crate::decision::{Decision, DecisionReason};
 use crate::input::{Direction, Input, OWN_CA, Phase};
+use crate::path::has_escaped_slash;
 
 /// The rules of the input's pair, lowest rank first.
 pub(crate) fn candidates<'d>(data: &'d NodeData, input: &Input) -> Vec<&'d RuleEntry> {
@@ -33,6 +34,7 @@ pub(crate) fn verdict(candidates: &[&RuleEntry], input: &Input) -> Decision {
         },
         Phase::Request => match usable.find(|rule| request_ok(rule, input)) {
             Some(rule) => granted(rule),
+            None if !slash_ok(candidates, input) => Decision::deny(DecisionReason::EscapedSlash),
             None => missed(candidates, input),
         },
     }
@@ -133,13 +135,35 @@ pub(crate) fn upgrade_ok(rule: &RuleEntry, input: &Input) -> bool {
     rule.l4 || input.upgrade().is_none_or(|protocol| rule.upgrade.get(protocol).copied().unwrap_or(false))
 }
 
+/// Whether the path has no escaped slash, or some rule of the pair accepts one.
+fn slash_ok(candidates: &[&RuleEntry], input: &Input) -> bool {
+    candidates.iter().any(|rule| rule.slash_ok(input.path()))
+}
+
 /// Whether the peer was verified by our own trust bundle.
 pub(crate) fn is_own_ca(name: &str) -> bool {
     name.is_empty() || name == OWN_CA
 }
 
 pub(crate) fn request_ok(rule: &RuleEntry, input: &Input) -> bool {
-    rule.method_ok(input.method()) && rule.path_ok(input.path()) && upgrade_ok(rule, input)
+    let path = input.path();
+    rule.method_ok(input.method()) && rule.slash_ok(path) && rule.path_ok(path) && upgrade_ok(rule, input)
+}
+
+/// What an engine's answer comes to where the path has an escaped slash. The Rego of a bundle may be older than these paths
+/// and know nothing of them; its rules never meant them, and none of them says that it accepts one.
+pub(crate) fn held_to_slash(decision: Decision, data: &NodeData, input: &Input) -> Decision {
+    use DecisionReason as Reason;
+    let is_asked = input.path().is_some_and(has_escaped_slash);
+    if !is_asked || matches!(decision.reason, Reason::NoGrant | Reason::EngineError) {
+        return decision;
+    }
+    let accepts = |rule: &&RuleEntry| decision.reason != Reason::Rule || *rule.id == *decision.rule_id;
+    let rules = candidates(data, input);
+    match rules.iter().filter(|rule| rule.encoded_slash).any(accepts) {
+        true => decision,
+        false => Decision::deny(Reason::EscapedSlash),
+    }
 }
 
 fn granted(rule: &RuleEntry) -> Decision {

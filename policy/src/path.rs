@@ -2,6 +2,9 @@
 //!
 //! Nothing is repaired that two servers could read in two ways. What is left to normalise is only the spelling of
 //! percent escapes: escapes of unreserved characters are decoded and the hex digits of the others become upper case.
+//!
+//! One thing stays that servers do read in two ways: `%2F`, a separator for some of them and a part of a name for others.
+//! A path that has it keeps it, holds every check of this module in both readings, and is matched only by rules that say so.
 
 pub mod pattern;
 
@@ -11,6 +14,8 @@ use thiserror::Error;
 pub const MAX_PATH: usize = 8 * 1024;
 /// Longest query accepted, in bytes. It is only carried, never matched.
 pub const MAX_QUERY: usize = 32 * 1024;
+/// An escaped slash as a canonical path spells it.
+const ESCAPED_SLASH: &str = "%2F";
 
 /// Why a request target is refused. All of these are answered with 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -39,8 +44,8 @@ pub enum PathError {
     /// An escaped control character.
     #[error("a control character is escaped in the path")]
     EscapedControl,
-    /// `%2F` or `%5C`: a separator for some servers and a plain character for others.
-    #[error("a path separator is escaped in the path")]
+    /// `%5C`: a separator for some servers and a plain character for others.
+    #[error("a backslash is escaped in the path")]
     EscapedSeparator,
     /// `%25` followed by two hex digits, in any spelling: decodes twice on some servers.
     #[error("a percent escape is escaped itself")]
@@ -48,10 +53,10 @@ pub enum PathError {
     /// Escaped bytes that are a longer spelling of an ASCII character for servers that do not check UTF-8.
     #[error("a character is escaped in more bytes than UTF-8 has for it")]
     OverlongEscape,
-    /// `.` or `..` as a segment, in any spelling and also before `;` or spaces.
+    /// `.` or `..` as a segment, in any spelling, also before `;` or spaces and beside an escaped slash.
     #[error("the path has a dot segment")]
     DotSegment,
-    /// `//`: merged by some servers.
+    /// `//`, also with an escaped slash: merged by some servers.
     #[error("the path has an empty segment")]
     EmptySegment,
 }
@@ -124,6 +129,12 @@ impl CanonicalPath {
     }
 }
 
+/// Whether `path`, which is canonical, has an escaped slash: only rules that accept one match it.
+#[must_use]
+pub fn has_escaped_slash(path: &str) -> bool {
+    path.contains(ESCAPED_SLASH)
+}
+
 fn canonical_text(path: &[u8]) -> Result<String, PathError> {
     if path.first() != Some(&b'/') {
         return Err(PathError::NotOriginForm);
@@ -148,6 +159,9 @@ fn canonical_text(path: &[u8]) -> Result<String, PathError> {
         return Err(PathError::DoubleEscape);
     }
     check_segments(&text)?;
+    if has_escaped_slash(&text) {
+        check_pieces(&text)?;
+    }
     Ok(text)
 }
 
@@ -157,7 +171,7 @@ fn push_escape<'a>(text: &mut String, after: &'a [u8]) -> Result<&'a [u8], PathE
     let rest = &after[2..];
     match value {
         0x00..=0x1f | 0x7f => return Err(PathError::EscapedControl),
-        b'/' | b'\\' => return Err(PathError::EscapedSeparator),
+        b'\\' => return Err(PathError::EscapedSeparator),
         _ if is_overlong(value, rest) => return Err(PathError::OverlongEscape),
         _ => {}
     }
@@ -189,16 +203,37 @@ fn check_segments(path: &str) -> Result<(), PathError> {
         if segment.is_empty() && segments.peek().is_some() {
             return Err(PathError::EmptySegment);
         }
-        // Some servers strip parameters before they resolve dots; "%3B" is such a ';' for those that decode first.
-        let head = segment.split(';').next().unwrap_or_default();
-        let head = head.split("%3B").next().unwrap_or_default();
-        // And some drop spaces at the end of a name.
-        let head = head.trim_end_matches("%20");
-        if matches!(head, "." | "..") {
+        if is_dots(name_of(segment)) {
             return Err(PathError::DotSegment);
         }
     }
     Ok(())
+}
+
+/// The same with the escaped slashes as separators. Here nothing may be empty, neither the end nor what is left of a piece
+/// without its parameters: a server that strips those first finds `//` where another one does not.
+fn check_pieces(path: &str) -> Result<(), PathError> {
+    let segments = path[1..].split('/').filter(|segment| has_escaped_slash(segment));
+    for name in segments.flat_map(|segment| segment.split(ESCAPED_SLASH)).map(name_of) {
+        if name.is_empty() {
+            return Err(PathError::EmptySegment);
+        }
+        if is_dots(name) {
+            return Err(PathError::DotSegment);
+        }
+    }
+    Ok(())
+}
+
+/// What is left of a segment for servers that strip its parameters before they resolve dots, where `%3B` is such a `;` for
+/// those that decode first, and for servers that drop spaces at the end of a name.
+fn name_of(segment: &str) -> &str {
+    let head = segment.split(';').next().unwrap_or_default();
+    head.split("%3B").next().unwrap_or_default().trim_end_matches("%20")
+}
+
+fn is_dots(name: &str) -> bool {
+    matches!(name, "." | "..")
 }
 
 fn checked_query(query: &[u8]) -> Result<&str, PathError> {

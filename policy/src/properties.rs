@@ -17,7 +17,7 @@ use crate::path::CanonicalPath;
 use crate::testing::{data, policy_of};
 
 const WORKLOADS: [&str; 4] = ["w0", "w1", "w2", "w3"];
-const PATHS: [&str; 11] = [
+const PATHS: [&str; 15] = [
     "/",
     "/a",
     "/a/",
@@ -29,6 +29,10 @@ const PATHS: [&str; 11] = [
     "/v1/orders",
     "/a%20b",
     "/o.v1.Orders/Get",
+    "/a%2Fb",
+    "/a/b%2Fc",
+    "/a/x%2fy/c",
+    "/a%2Fb/c",
 ];
 const METHODS: [&str; 4] = ["GET", "POST", "DELETE", "get"];
 
@@ -73,8 +77,11 @@ fn http() -> impl Strategy<Value = String> {
         "paths: ['/*/b/**']",
         "paths: ['/v1/orders/**', '*']",
     ]);
-    (any::<bool>(), methods, paths).prop_map(|(block, methods, paths)| {
-        let parts: Vec<&str> = [methods, paths].into_iter().filter(|part| !part.is_empty()).collect();
+    let slash =
+        select(vec!["", "", "encoded_slash: false", "encoded_slash: true", "encoded_slash: true, paths: [/a%2Fb]"]);
+    (any::<bool>(), methods, paths, slash).prop_map(|(block, methods, paths, slash)| {
+        let paths = if slash.contains("paths") { "" } else { paths };
+        let parts: Vec<&str> = [methods, paths, slash].into_iter().filter(|part| !part.is_empty()).collect();
         let upgrade = if methods.is_empty() { ", upgrade: [websocket]" } else { "" };
         if block && !parts.is_empty() { format!(", http: {{{}}}{upgrade}", parts.join(", ")) } else { String::new() }
     })
@@ -231,6 +238,10 @@ fn with_more(input: Input, turn: usize) -> Input {
     }
 }
 
+fn asks_with_a_slash(input: &Input) -> bool {
+    input.path().is_some_and(|path| path.contains("%2F"))
+}
+
 fn load(rules: &[RuleText], node: &str) -> Policy {
     match data(&rules_text(rules), &workloads(), node) {
         Ok(data) => policy_of(&data),
@@ -259,6 +270,8 @@ proptest! {
                 prop_assert_eq!(&explained.decision, &decided, "{:?}\n{}", input, rules_text(&rules));
                 let any_match = explained.rules.iter().any(|rule| rule.matches);
                 prop_assert_eq!(any_match, decided.allow && !decided.would_deny, "{}", explained);
+                let accepted = rules_text(&rules).contains("encoded_slash: true");
+                prop_assert!(accepted || !asks_with_a_slash(&input) || !decided.allow, "{}", explained);
             }
         }
     }

@@ -193,6 +193,8 @@ pub struct Http {
     pub methods: BTreeSet<String>,
     /// Paths.
     pub paths: Vec<PathPattern>,
+    /// Paths with an escaped slash match too, which keeps its spelling and is a part of its segment.
+    pub encoded_slash: bool,
 }
 
 /// A CA outside our trust domain. It travels in the bundle, so that a rule and its CA change together.

@@ -243,6 +243,7 @@ fn reason_of(reason: DecisionReason) -> Reason {
         DecisionReason::WouldDeny => Reason::WouldDeny,
         DecisionReason::NoGrant => Reason::NoGrant,
         DecisionReason::L7Mismatch => Reason::L7Mismatch,
+        DecisionReason::EscapedSlash => Reason::EscapedSlash,
         DecisionReason::NeedsOpaqueGrant => Reason::NeedsOpaqueGrant,
         DecisionReason::EngineError => Reason::EngineError,
     }

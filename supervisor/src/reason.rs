@@ -16,6 +16,8 @@ pub enum Reason {
     NoGrant,
     /// Rules name the pair, none allows this method and path.
     L7Mismatch,
+    /// The path has an escaped slash, and no rule of the pair accepts one.
+    EscapedSlash,
     /// The pair has only rules with an `http` block, and the stream is opaque.
     NeedsOpaqueGrant,
     /// The rule needs a credential that cannot be had.
@@ -132,6 +134,7 @@ impl Reason {
             Self::WouldDeny => "would_deny",
             Self::NoGrant => "no_grant",
             Self::L7Mismatch => "l7_mismatch",
+            Self::EscapedSlash => "escaped_slash",
             Self::NeedsOpaqueGrant => "needs_opaque_grant",
             Self::CredentialUnavailable => "credential_unavailable",
             Self::CredentialNotGranted => "credential_not_granted",
@@ -220,6 +223,7 @@ impl Reason {
             | Self::Aborted => Public::Unavailable,
             Self::BadDestination => Public::NoDestination,
             Self::Malformed | Self::BadPath | Self::SniMismatch => Public::Malformed,
+            Self::EscapedSlash => Public::EscapedSlash,
             Self::Unsupported => Public::NotCarried,
             Self::UpstreamTimeout | Self::IdleTimeout => Public::UpstreamTimeout,
             Self::BodyTimeout => Public::TooSlow,
@@ -260,6 +264,8 @@ pub enum Public {
     BadToken,
     /// 400: the message is malformed or ambiguous.
     Malformed,
+    /// 400: the path has an escaped slash.
+    EscapedSlash,
     /// 400: it does not say where it goes, or another place than the connection leads to.
     NoDestination,
     /// 400: a form or method that is not carried.
@@ -282,7 +288,7 @@ impl Public {
             Self::Ok => 200,
             Self::NoToken | Self::BadToken => 401,
             Self::Denied | Self::UseHttp => 403,
-            Self::Malformed | Self::NoDestination | Self::NotCarried => 400,
+            Self::Malformed | Self::EscapedSlash | Self::NoDestination | Self::NotCarried => 400,
             Self::TooSlow => 408,
             Self::Unavailable => 503,
             Self::UpstreamFailed => 502,
@@ -296,7 +302,7 @@ impl Public {
     pub fn grpc_status(self) -> u16 {
         match self {
             Self::Ok => 0,
-            Self::Malformed | Self::NoDestination => 3,
+            Self::Malformed | Self::EscapedSlash | Self::NoDestination => 3,
             Self::UpstreamTimeout | Self::TooSlow => 4,
             Self::Denied | Self::UseHttp => 7,
             Self::NotCarried => 13,
@@ -340,6 +346,9 @@ impl Public {
                 "the supervisor adds mutual TLS itself; call this workload with http:// instead of https://"
             }
             Self::Malformed => "the request is malformed or ambiguous and was not forwarded",
+            Self::EscapedSlash => {
+                "the path has an escaped slash (%2F), which no rule for this call accepts; write it as it is, or ask the owner of the policy for a rule with encoded_slash"
+            }
             Self::NoDestination => {
                 "the request does not name the host that this connection leads to; set its Host, in gRPC its authority, to the host that you call, with the port if it is not the usual one"
             }

@@ -250,6 +250,22 @@ fn paths_that_two_parsers_read_in_two_ways_reach_nobody() {
     assert_eq!(node.guest(A).app.seen(), [""; 0]);
 }
 
+// covers: C5.60e (F-IH05)
+#[test]
+fn an_escaped_slash_is_sent_as_it_was_decided_where_a_rule_accepts_it_and_refused_elsewhere() {
+    let closed = Node::with(plan());
+    assert_eq!(as_x(&closed).ask(1, "GET", "/v1/orders/g%2fp").status(), 400);
+    closed.audited_once(|line| is(line, &[("reason", "escaped_slash"), ("path", "/v1/orders/g%2Fp")]));
+    let plan = plan();
+    let rules = plan.rules.replace("paths: ['/v1/orders/**']", "paths: ['/v1/orders/**'], encoded_slash: true");
+    let node = Node::with(Plan { rules, ..plan });
+    let mut h2 = as_x(&node);
+    assert_eq!(h2.ask(1, "GET", "/v1/orders/g%2fp?x=%2f").text(), "GET /v1/orders/g%2Fp?x=%2f HTTP/1.1");
+    assert_eq!(h2.ask(3, "GET", "/v1/orders/g%2F..%2Fadmin").status(), 400);
+    assert_eq!(h2.ask(5, "GET", "/v1/orders%2Fg").status(), 403);
+    assert!(closed.guest(A).app.seen().is_empty(), "{:?}", closed.guest(A).app.seen());
+}
+
 // covers: C5.60d
 #[test]
 fn a_fragment_is_cut_before_anything_sees_it_and_the_path_alone_is_decided_and_sent() {

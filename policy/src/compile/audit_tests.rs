@@ -58,3 +58,23 @@ fn a_rule_in_audit_mode_that_matches_grants_like_any_other() {
     let got = Evaluator::new().decide(&policy, &Input::egress_opaque("x", &host, 443));
     assert_eq!((got.allow, got.would_deny, got.reason), (true, false, DecisionReason::Rule));
 }
+
+// covers: B10, B1i
+#[test]
+fn audit_mode_lets_no_escaped_slash_through_unless_a_rule_of_the_pair_accepts_it() {
+    let rule = |id: &str, more: &str| {
+        format!(
+            "- {{id: {id}, tenant: t, from: {{workload: x}}, to: {{external: api.example.com, port: 443}}, http: {{paths: [/b]{more}}}, audit: true}}\n"
+        )
+    };
+    let host = Host::parse("api.example.com").expect("a name");
+    let path = CanonicalPath::parse(b"/a%2Fb").expect("a path");
+    let asked = |rules: &[String]| {
+        let policy = policy(&rules.concat(), CASE_WORKLOADS, "node-1");
+        let got = Evaluator::new().decide(&policy, &Input::egress_request("x", &host, 443, "GET", &path));
+        (got.allow, got.reason)
+    };
+    let (closed, open) = (rule("closed", ""), rule("open", ", encoded_slash: true"));
+    assert_eq!(asked(std::slice::from_ref(&closed)), (false, DecisionReason::EscapedSlash));
+    assert_eq!(asked(&[closed, open]), (true, DecisionReason::WouldDeny));
+}

@@ -30,6 +30,7 @@ pub(super) fn rule_entry(rule: &Rule, rank: u32) -> RuleEntry {
     match &rule.http {
         None => entry.l4 = true,
         Some(http) => {
+            entry.encoded_slash = http.encoded_slash;
             if http.methods.is_empty() {
                 entry.methods.insert("*".to_owned(), true);
             }

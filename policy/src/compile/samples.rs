@@ -174,9 +174,15 @@ fn variants(connect: &Input, rules: &[RuleEntry], inputs: &mut Vec<Input>) {
     inputs.push(connect.opaque());
     let Ok(elsewhere) = CanonicalPath::parse(b"/no/rule/names/this;x") else { return };
     inputs.push(connect.request("NOVA-SAMPLE", &elsewhere));
+    // Nodes of an earlier version read no input with an escaped slash, nor any rule that accepts one.
+    let escaped = rules.iter().any(|rule| rule.encoded_slash);
     for rule in rules.iter().take(8) {
         let method = rule.methods.keys().find(|method| *method != "*").map_or("GET", String::as_str);
-        if let Some(path) = sample_path(rule) {
+        if let Some(path) = sample_path(rule, ESCAPED).filter(|_| escaped) {
+            inputs.push(connect.request(method, &path));
+            inputs.push(connect.request("NOVA-SAMPLE", &path));
+        }
+        if let Some(path) = sample_path(rule, SAMPLE) {
             inputs.push(connect.request(method, &path));
             inputs.push(connect.request("NOVA-SAMPLE", &path));
             if !rule.upgrade.is_empty() {
@@ -191,9 +197,14 @@ fn variants(connect: &Input, rules: &[RuleEntry], inputs: &mut Vec<Input>) {
     }
 }
 
-fn sample_path(rule: &RuleEntry) -> Option<CanonicalPath> {
+/// A segment that no rule names, and one with an escaped slash.
+const SAMPLE: &str = "sample";
+const ESCAPED: &str = "sample%2Fsample";
+
+/// A path that the rule names, with `sample` for what it leaves open.
+fn sample_path(rule: &RuleEntry, sample: &str) -> Option<CanonicalPath> {
     let fill = |pattern: &Vec<String>, tail: &str| {
-        let parts: Vec<&str> = pattern.iter().map(|part| if part == "*" { "sample" } else { part }).collect();
+        let parts: Vec<&str> = pattern.iter().map(|part| if part == "*" { sample } else { part }).collect();
         format!("/{}{tail}", parts.join("/"))
     };
     let text = rule
@@ -201,8 +212,8 @@ fn sample_path(rule: &RuleEntry) -> Option<CanonicalPath> {
         .keys()
         .find(|path| *path != "*")
         .cloned()
-        .or_else(|| rule.prefix.first().map(|prefix| format!("{prefix}sample")))
+        .or_else(|| rule.prefix.first().map(|prefix| format!("{prefix}{sample}")))
         .or_else(|| rule.segs.first().map(|pattern| fill(pattern, "")))
-        .or_else(|| rule.segs_prefix.first().map(|pattern| fill(pattern, "/sample")))?;
+        .or_else(|| rule.segs_prefix.first().map(|pattern| fill(pattern, &format!("/{sample}"))))?;
     CanonicalPath::parse(text.as_bytes()).ok()
 }

@@ -3,6 +3,7 @@
 use super::{Machine, Policy};
 use crate::decision::{Decision, DecisionReason};
 use crate::input::Input;
+use crate::judge;
 
 /// Decides for one thread. It keeps the machine of the last policy it was asked with.
 #[derive(Default)]
@@ -25,7 +26,9 @@ impl Evaluator {
     /// Decides.
     pub fn decide(&mut self, policy: &Policy, input: &Input) -> Decision {
         let answer = self.run(policy, |machine| machine.decide(input));
-        answer.and_then(Decision::of_engine).unwrap_or_else(|| Decision::deny(DecisionReason::EngineError))
+        let decision = answer.and_then(Decision::of_engine);
+        let decision = decision.unwrap_or_else(|| Decision::deny(DecisionReason::EngineError));
+        judge::held_to_slash(decision, policy.data(), input)
     }
 
     /// The engine's answer to any JSON, whether it is an input or not; none when it failed. For comparing engines.

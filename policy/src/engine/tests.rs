@@ -228,6 +228,42 @@ fn the_self_test_passes_on_what_the_compiler_wrote_and_fails_on_other_rego() {
     assert_eq!(policy.self_test().map_err(|error| error.reason()), Err("self_test_failed"));
 }
 
+// covers: B1i
+#[test]
+fn rego_that_knows_no_escaped_slash_lets_none_through_that_no_rule_accepts() {
+    let rules = "
+- {id: closed, tenant: t, from: {workload: x}, to: {external: closed.test, port: 443}, http: {paths: ['/**']}}
+- {id: other, tenant: t, from: {workload: x}, to: {external: open.test, port: 443}, http: {paths: ['/**']}}
+- {id: open, tenant: t, from: {workload: x}, to: {external: open.test, port: 443}, http: {encoded_slash: true}}
+";
+    let policy = policy(rules, CASE_WORKLOADS, "node-1");
+    let answered = |rego: &str, name: &str, target: &str| {
+        let text = format!("package nova.authz\nimport rego.v1\ndecision := {rego}\n");
+        let input = Input::egress_request("x", &host(name), 443, "GET", &path(target));
+        decide(&with_rego(&policy, &text), &input).reason
+    };
+    let answer = |reason: &str, rule: &str| {
+        let (allow, audit) = (matches!(reason, "rule" | "would_deny"), reason == "would_deny");
+        format!(
+            r#"{{"allow": {allow}, "audit": {audit}, "rule_id": "{rule}", "credential": "", "reason": "{reason}"}}"#
+        )
+    };
+    for (rego, name, want) in [
+        (answer("rule", "closed"), "closed.test", DecisionReason::EscapedSlash),
+        (answer("would_deny", "closed"), "closed.test", DecisionReason::EscapedSlash),
+        (answer("l7_mismatch", ""), "closed.test", DecisionReason::EscapedSlash),
+        (answer("rule", "other"), "open.test", DecisionReason::EscapedSlash),
+        (answer("rule", "open"), "closed.test", DecisionReason::EscapedSlash),
+        (answer("no_grant", ""), "closed.test", DecisionReason::NoGrant),
+        ("true".to_owned(), "open.test", DecisionReason::EngineError),
+        (answer("rule", "open"), "open.test", DecisionReason::Rule),
+        (answer("l7_mismatch", ""), "open.test", DecisionReason::L7Mismatch),
+    ] {
+        assert_eq!(answered(&rego, name, "/a%2Fb"), want, "{rego} {name}");
+    }
+    assert_eq!(answered(&answer("rule", "closed"), "closed.test", "/a/b"), DecisionReason::Rule);
+}
+
 // covers: A5b
 #[test]
 fn an_engine_that_fails_or_answers_nonsense_denies() {

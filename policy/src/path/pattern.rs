@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::{CanonicalPath, PathError};
+use super::{CanonicalPath, PathError, has_escaped_slash};
 
 /// A compiled path pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -13,7 +13,8 @@ pub enum PathPattern {
     Exact(String),
     /// Everything below; the text ends in `/`.
     Prefix(String),
-    /// As many segments as listed; `*` stands for one segment that is not empty and has no `;`.
+    /// As many segments as listed; `*` stands for one segment that is not empty and has no `;`. An escaped slash is a part
+    /// of its segment.
     Segments(Vec<String>),
     /// At least one segment more than listed.
     SegmentsPrefix(Vec<String>),
@@ -65,6 +66,14 @@ impl PathPattern {
         match self {
             Self::Exact(text) | Self::Prefix(text) => text.len(),
             Self::Segments(all) | Self::SegmentsPrefix(all) => all.iter().map(|one| one.len() + 24).sum(),
+        }
+    }
+
+    /// Whether it names an escaped slash, so that only a rule that accepts one can ever match by it.
+    pub(crate) fn has_escaped_slash(&self) -> bool {
+        match self {
+            Self::Exact(text) | Self::Prefix(text) => has_escaped_slash(text),
+            Self::Segments(all) | Self::SegmentsPrefix(all) => all.iter().any(|one| has_escaped_slash(one)),
         }
     }
 
@@ -130,6 +139,11 @@ mod tests {
             "/v1//x",
             "/v1/%6f",
             "/v1/%2f",
+            "/v1/a%2fb",
+            "/v1/a%2F/**",
+            "/v1/%2Fb/**",
+            "/v1/a%2F*",
+            "/v1/a%2F..",
             "/v1 x",
             "/v1/%c3",
             "**",
@@ -160,6 +174,13 @@ mod tests {
             ("/v1/*/detail", "/v1/9%3Bx/detail", false),
             ("/v1/*/detail", "/v1/9/8/detail", false),
             ("/v1/*", "/v1/", false),
+            ("/*", "/@scope%2Fpkg", true),
+            ("/*/pkg", "/@scope%2Fpkg", false),
+            ("/@scope%2Fpkg", "/@scope%2Fpkg", true),
+            ("/@scope/pkg", "/@scope%2Fpkg", false),
+            ("/@scope/**", "/@scope%2Fpkg", false),
+            ("/@scope%2Fpkg/**", "/@scope%2Fpkg/-/a.tgz", true),
+            ("/*", "/@scope%2Fpkg;v", false),
             ("/v1/*/x/**", "/v1/1/x/", true),
             ("/v1/*/x/**", "/v1/1/x", false),
             ("/v1/*/x/**", "/v1/1/x/y/z;p", true),

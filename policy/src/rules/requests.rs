@@ -8,7 +8,7 @@ use crate::path::pattern::PathPattern;
 use crate::yaml::{Map, Node, Reader};
 
 /// Keys of `http`, `grpc` and `icmp`.
-pub(super) const HTTP_KEYS: [&str; 2] = ["methods", "paths"];
+pub(super) const HTTP_KEYS: [&str; 3] = ["methods", "paths", "encoded_slash"];
 pub(super) const GRPC_KEYS: [&str; 2] = ["services", "methods"];
 pub(super) const ICMP_KEYS: [&str; 2] = ["types", "rate_per_s"];
 /// Refused everywhere: they echo credentials, or are not requests to a path.
@@ -19,40 +19,56 @@ const MAX_PATHS: usize = 1024;
 /// `None` when the block cannot be read: a rule must never lose it and become wider.
 pub(super) fn http(reader: &mut Reader<'_>, node: &Node) -> Option<Http> {
     let map = reader.map(node, "http", &HTTP_KEYS)?;
-    let mut good = true;
-    let mut methods = BTreeSet::new();
-    if let Some(list) = map.get("methods") {
-        for node in reader.list(list, "methods", 64) {
-            match reader.parsed(node, "method", "write upper-case names like GET, or leave methods out", method) {
-                Some(method) => {
-                    methods.insert(method);
-                }
-                None => good = false,
+    let methods = match map.get("methods") {
+        Some(list) => methods(reader, list),
+        None => Some(BTreeSet::new()),
+    };
+    let encoded_slash = match map.get("encoded_slash") {
+        Some(node) => reader.flag(node, "encoded_slash"),
+        None => Some(false),
+    };
+    let paths = match map.get("paths") {
+        // Whether the rule takes an escaped slash is not known when it says nothing that can be read: no mistake of the paths.
+        Some(list) => paths(reader, list, encoded_slash.unwrap_or(true)),
+        None => Some(vec![PathPattern::Prefix("/".to_owned())]),
+    };
+    Some(Http { methods: methods?, paths: paths?, encoded_slash: encoded_slash? })
+}
+
+fn methods(reader: &mut Reader<'_>, list: &Node) -> Option<BTreeSet<String>> {
+    let (mut methods, mut good) = (BTreeSet::new(), true);
+    for node in reader.list(list, "methods", 64) {
+        match reader.parsed(node, "method", "write upper-case names like GET, or leave methods out", method) {
+            Some(method) => {
+                methods.insert(method);
             }
-        }
-        if methods.is_empty() && good {
-            reader.fail(list.at, "methods is empty: the rule allows nothing", "list methods, or leave it out for all");
-            good = false;
+            None => good = false,
         }
     }
-    let mut paths = Vec::new();
-    match map.get("paths") {
-        None => paths.push(PathPattern::Prefix("/".to_owned())),
-        Some(list) => {
-            let remedy = "write /exact/path, /prefix/** or /a/*/b in canonical spelling";
-            for node in reader.list(list, "paths", MAX_PATHS) {
-                match reader.parsed(node, "path", remedy, PathPattern::parse) {
-                    Some(path) => paths.push(path),
-                    None => good = false,
-                }
-            }
-            if paths.is_empty() && good {
-                reader.fail(list.at, "paths is empty: the rule allows nothing", "list paths, or leave it out for all");
+    if methods.is_empty() && good {
+        reader.fail(list.at, "methods is empty: the rule allows nothing", "list methods, or leave it out for all");
+    }
+    (good && !methods.is_empty()).then_some(methods)
+}
+
+fn paths(reader: &mut Reader<'_>, list: &Node, encoded_slash: bool) -> Option<Vec<PathPattern>> {
+    let (mut paths, mut good) = (Vec::new(), true);
+    for node in reader.list(list, "paths", MAX_PATHS) {
+        let remedy = "write /exact/path, /prefix/** or /a/*/b in canonical spelling";
+        match reader.parsed(node, "path", remedy, PathPattern::parse) {
+            Some(path) if path.has_escaped_slash() && !encoded_slash => {
+                let remedy = "add `encoded_slash: true` beside paths, or write the path without %2F";
+                reader.fail(node.at, "path: no request with %2F in its path matches this rule", remedy);
                 good = false;
             }
+            Some(path) => paths.push(path),
+            None => good = false,
         }
     }
-    good.then_some(Http { methods, paths })
+    if paths.is_empty() && good {
+        reader.fail(list.at, "paths is empty: the rule allows nothing", "list paths, or leave it out for all");
+    }
+    (good && !paths.is_empty()).then_some(paths)
 }
 
 /// gRPC calls are POST requests to `/service/method`. `None` when the block cannot be read.
@@ -75,7 +91,7 @@ pub(super) fn grpc(reader: &mut Reader<'_>, node: &Node) -> Option<Http> {
         }
         paths.extend(methods.iter().map(|method| PathPattern::Exact(format!("/{service}/{method}"))));
     }
-    Some(Http { methods: BTreeSet::from(["POST".to_owned()]), paths })
+    Some(Http { methods: BTreeSet::from(["POST".to_owned()]), paths, encoded_slash: false })
 }
 
 /// What may be sent by ICMP.

@@ -17,7 +17,7 @@ const TOP: &str = "external_cas: [{name: p, pem_file: p}]
 credentials: [{name: k, form: bearer, hosts: [a.example.com], owner: o}]
 rules:
 ";
-const GOOD: [&str; 14] = [
+const GOOD: [&str; 16] = [
     "from: {workload: x}, to: {workload: service-a, port: https}, http: {methods: [GET], paths: [/a]}, audit: true",
     "from: {labels: {app: a}}, to: {labels: {app: a}, port: https}",
     "from: {workload: x, cidr: 10.0.0.0/8}, to: {workload: service-a, port: https}",
@@ -32,9 +32,11 @@ const GOOD: [&str; 14] = [
     "from: {workload: x}, to: {external: a.example.com, port: 443}, grpc: {services: [o.v1.O], methods: [Get]}",
     "from: {workload: x}, to: {cidr: 10.0.0.0/8, protocol: icmp}, icmp: {types: [echo], rate_per_s: 5}",
     "from: {workload: x}, to: {external: w.example.com, port: 443}, http: {methods: [GET]}, upgrade: [websocket]",
+    "from: {workload: x}, to: {external: w.example.com, port: 443}, http: {methods: [GET], paths: ['/@s%2Fp', '/*'], encoded_slash: true}",
+    "from: {workload: x}, to: {workload: service-a, port: https}, http: {encoded_slash: false}",
 ];
 /// Wrong in form: both refuse.
-const BAD: [&str; 27] = [
+const BAD: [&str; 29] = [
     "from: {workload: x}",
     "from: {}, to: {workload: service-a, port: https}",
     "from: {workload: x, labels: {a: b}}, to: {workload: service-a, port: https}",
@@ -56,6 +58,8 @@ const BAD: [&str; 27] = [
     "from: {workload: x}, to: {cidr: 10.0.0.0/8, protocol: icmp}, icmp: {types: [redirect], rate_per_s: 5}",
     "from: {workload: x}, to: {workload: service-a, port: https}, http: {methods: []}",
     "from: {workload: x}, to: {workload: service-a, port: https}, http: {methods: [TRACE]}",
+    "from: {workload: x}, to: {workload: service-a, port: https}, http: {encoded_slash: yes}",
+    "from: {workload: x}, to: {external: a.example.com, port: 443}, grpc: {services: [o.O], encoded_slash: true}",
     "from: {workload: x}, to: {workload: service-a, port: https}, http: {methods: [GET]}, grpc: {services: [o.O]}",
     "from: {workload: x}, to: {workload: service-a, port: https}, grpc: {methods: [Get]}",
     "from: {workload: x}, to: {workload: service-a, port: https}, audit: 1",

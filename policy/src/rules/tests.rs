@@ -195,6 +195,62 @@ fn grpc_is_post_to_the_paths_of_its_methods() {
     }
 }
 
+// covers: B1i
+#[test]
+fn a_path_with_an_escaped_slash_is_for_rules_that_say_so() {
+    let policy = load(&[
+        "from: {workload: x}, to: {external: closed.test, port: 443}, http: {paths: ['/**', '/*']}",
+        "from: {workload: x}, to: {external: bytes.test, port: 443}",
+        "from: {workload: x}, to: {external: open.test, port: 443}, http: {methods: [GET], paths: ['/*', '/g%2Fp/**'], encoded_slash: true}",
+    ]);
+    let get = |host: &str, target: &str| {
+        Input::egress_request("x", &Host::parse(host).expect(host), 443, "GET", &path(target))
+    };
+    for (input, want) in [
+        (get("nobody.test", "/@s%2fp"), DecisionReason::NoGrant),
+        (get("closed.test", "/@s%2fp"), DecisionReason::EscapedSlash),
+        (get("bytes.test", "/@s%2fp"), DecisionReason::EscapedSlash),
+        (get("open.test", "/@s%2fp/q"), DecisionReason::L7Mismatch),
+        (get("open.test", "/g/p/q"), DecisionReason::L7Mismatch),
+        (get("open.test", "/@s%2fp"), DecisionReason::Rule),
+        (get("open.test", "/g%2fp/q%2Fr/s"), DecisionReason::Rule),
+        (get("open.test", "/p"), DecisionReason::Rule),
+    ] {
+        assert_eq!(ask(&policy, &input).reason, want, "{input:?}");
+    }
+    assert_eq!(failed(&policy, &get("closed.test", "/@s%2fp")), ["encoded_slash"]);
+    assert_eq!(failed(&policy, &get("bytes.test", "/@s%2fp")), ["encoded_slash"]);
+    let hint = explain(&policy, &get("closed.test", "/@s%2fp")).hint;
+    assert!(hint.contains("`encoded_slash: true`"), "{hint}");
+}
+
+// covers: B1i
+#[test]
+fn a_path_that_can_never_match_for_its_slash_is_refused_with_the_remedy() {
+    let rule = |http: &str| {
+        let to = "from: {workload: x}, to: {external: a.example.com, port: 443}";
+        data(&format!("{TOP}- {{id: r, tenant: t, {to}, http: {{{http}}}}}\n"), WORKLOADS, "n1")
+    };
+    for paths in ["/@s%2Fp", "/g%2Fp/**", "/*/a%2Fb", "/*/a%2Fb/**"] {
+        for slash in ["", ", encoded_slash: false"] {
+            let got = rule(&format!("paths: ['{paths}']{slash}")).expect_err(paths).to_string();
+            assert!(
+                got.contains("rule r: path: no request with %2F") && got.contains("add `encoded_slash: true`"),
+                "{got}"
+            );
+        }
+        assert!(rule(&format!("encoded_slash: true, paths: ['{paths}']")).is_ok(), "{paths}");
+    }
+    let got = rule("paths: [/@s%2Fp], encoded_slash: maybe").expect_err("no flag").to_string();
+    assert!(got.contains("encoded_slash is neither true nor false") && !got.contains("no request"), "{got}");
+    let written = |http: &str| serde_json::to_string(&rule(http).expect(http)).expect("JSON");
+    // Nodes of an earlier version go on reading bundles in which no rule says so.
+    assert!(
+        !written("encoded_slash: false").contains("encoded_slash")
+            && written("encoded_slash: true").contains("encoded_slash")
+    );
+}
+
 // covers: B1c
 #[test]
 fn what_this_supervisor_cannot_do_grants_nothing() {

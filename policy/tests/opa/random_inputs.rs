@@ -48,7 +48,7 @@ const SUBJECTS: [&str; 3] = ["s", "S", ""];
 const VALUES: [&str; 4] = ["a", "b", "c", "z"];
 const SOURCES: [&str; 6] = ["10.1.0.1", "10.1.0.2", "10.9.0.1", "11.0.0.1", "fd00::1", "::1"];
 const ASKED_METHODS: [&str; 6] = ["GET", "POST", "DELETE", "OPTIONS", "get", "*"];
-const ASKED_PATHS: [&str; 20] = [
+const ASKED_PATHS: [&str; 25] = [
     "/",
     "/a",
     "/a/",
@@ -69,6 +69,11 @@ const ASKED_PATHS: [&str; 20] = [
     "/o.v1.Orders/Delete",
     "/o.v1.Admin/Get",
     "/o.v1.Orders",
+    "/a%2Fb",
+    "/a/b%2Fc",
+    "/a/x%2Fy/c",
+    "/a%2Fb;v",
+    "/a%2Fb/c",
 ];
 
 /// An input as a supervisor might write it.

@@ -88,6 +88,10 @@ const PATHS: [&str; 11] = [
     "paths: ['/*/**']",
 ];
 
+/// Whether paths with an escaped slash match, and may be named.
+const SLASHES: [&str; 4] =
+    ["", "encoded_slash: false", "encoded_slash: true", "encoded_slash: true, paths: ['/a%2Fb', '/a%2Fb/**']"];
+
 /// A rule set.
 pub(crate) fn rules(random: &mut Random) -> String {
     let mut text = "external_cas: [{name: p, pem_file: p}, {name: q, pem_file: q}]\nrules:\n".to_owned();
@@ -119,8 +123,9 @@ fn requests(random: &mut Random, to: &str, port: &str) -> String {
     if to == RPC || (matches!(port, "rpc" | "api") && random.one_in(2)) {
         return format!(", grpc: {{{}}}", random.pick(&GRPC));
     }
-    let (methods, paths) = (*random.pick(&METHODS), *random.pick(&PATHS));
-    let parts: Vec<&str> = [methods, paths].into_iter().filter(|part| !part.is_empty()).collect();
+    let (methods, paths, slash) = (*random.pick(&METHODS), *random.pick(&PATHS), *random.pick(&SLASHES));
+    let paths = if slash.contains("paths") { "" } else { paths };
+    let parts: Vec<&str> = [methods, paths, slash].into_iter().filter(|part| !part.is_empty()).collect();
     if port == "raw" || parts.is_empty() || random.one_in(3) {
         return String::new();
     }

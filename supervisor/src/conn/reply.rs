@@ -166,6 +166,7 @@ fn title(public: Public) -> &'static str {
         Public::BadToken => "token not valid",
         Public::UseHttp => "use http:// for workloads",
         Public::Malformed => "malformed request",
+        Public::EscapedSlash => "escaped slash",
         Public::NoDestination => "no destination",
         Public::NotCarried => "not carried",
         Public::TooSlow => "too slow",

@@ -37,6 +37,7 @@ fn passes(parts: &[&str]) -> Fate {
 pub(crate) fn all(way: Way, target: Target) -> Vec<Case<'static>> {
     let mut cases = requests(target);
     cases.extend(paths());
+    cases.extend(slashes(target));
     cases.extend(overrides());
     cases.extend(fields(way));
     cases.extend(destinations(way));
@@ -85,7 +86,8 @@ fn paths() -> Vec<Case<'static>> {
         "/v1/orders/.",
         "/v1//orders/1",
         "//v1/orders/1",
-        "/v1/orders%2f1",
+        "/v1/orders%2f..%2ffiles",
+        "/v1/orders%2f/1",
         "/v1/orders/..%5Cfiles",
         "/v1/orders/..\\files",
         "/v1/orders/%252e%252e/files",
@@ -93,6 +95,23 @@ fn paths() -> Vec<Case<'static>> {
         "/v1/orders/%zz",
     ];
     bad.map(|path| Case { name: path, ask: ask("GET", path), fate: Fate::Refused(400, "bad_path") }).into()
+}
+
+/// Servers read an escaped slash in two ways: it passes as it is where a rule accepts it, and nowhere else.
+fn slashes(target: Target) -> Vec<Case<'static>> {
+    let (mine, others) = match target.accepts_slash() {
+        true => (passes(&["GET /@scope%2Fpkg HTTP/"]), Fate::Refused(403, "l7_mismatch")),
+        false => (Fate::Refused(400, "escaped_slash"), Fate::Refused(400, "escaped_slash")),
+    };
+    let case = |path, fate: &Fate| Case { name: path, ask: ask("GET", path), fate: fate.clone() };
+    vec![
+        case("/@scope%2Fpkg", &mine),
+        case("/@scope%2fpkg", &mine),
+        case("/v1/orders/g%2Fp", &others),
+        case("/v1%2Forders/1", &others),
+        case("/@scope%2F..%2Fv1", &Fate::Refused(400, "bad_path")),
+        case("/@scope%2F/pkg", &Fate::Refused(400, "bad_path")),
+    ]
 }
 
 /// D13: other methods than the one that is decided.

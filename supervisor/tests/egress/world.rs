@@ -14,6 +14,9 @@ use crate::data::{self, A, HTTPS, Node, Plan, Shared, Upstream, X, read_request,
 /// What decides on requests to every target. `/v1/files/**` is granted to nobody.
 const HTTP: &str = "http: {methods: [GET, HEAD, POST, PUT], paths: ['/v1/orders/**']}";
 
+/// One more of all targets but the first.
+const SLASH: &str = "http: {methods: [GET], paths: ['/*'], encoded_slash: true}";
+
 /// Fields that no app must see of its destination, in every answer.
 const HOP: &str = "Alt-Svc: h3=\":443\"\r\nX-Nova-Decision-Id: evil\r\nX-Kept: 1\r\n";
 
@@ -57,6 +60,11 @@ impl Target {
             Self::Intercept => 9444,
             Self::Workload => HTTPS,
         }
+    }
+
+    /// Whether a rule accepts an escaped slash in paths.
+    pub(crate) fn accepts_slash(self) -> bool {
+        self != Self::Plain
     }
 
     pub(crate) fn authority(self) -> String {
@@ -130,8 +138,11 @@ external_cas: [{{name: web-ca, pem_file: web-ca.pem}}]
 rules:
   - {{id: to-plain, tenant: t, from: {{workload: x}}, to: {{external: plain.test, port: 8080, addresses: [NET.80/32]}}, {HTTP}, tls: none}}
   - {{id: to-api, tenant: t, from: {{workload: x}}, to: {{external: api.test, port: 9443, ca: web-ca, addresses: [NET.80/32]}}, {HTTP}}}
+  - {{id: slash-api, tenant: t, from: {{workload: x}}, to: {{external: api.test, port: 9443, ca: web-ca, addresses: [NET.80/32]}}, {SLASH}}}
   - {{id: to-look, tenant: t, from: {{workload: x}}, to: {{external: look.test, port: 9444, ca: web-ca, addresses: [NET.80/32]}}, {HTTP}, tls: intercept}}
+  - {{id: slash-look, tenant: t, from: {{workload: x}}, to: {{external: look.test, port: 9444, ca: web-ca, addresses: [NET.80/32]}}, {SLASH}, tls: intercept}}
   - {{id: to-a, tenant: t, from: {{workload: x}}, to: {{workload: service-a, port: https}}, {HTTP}}}
+  - {{id: slash-a, tenant: t, from: {{workload: x}}, to: {{workload: service-a, port: https}}, {SLASH}}}
   - {{id: to-tcp, tenant: t, from: {{workload: x}}, to: {{external: tcp.test, port: 5432, addresses: [NET.80/32]}}}}
   - {{id: b-to-a, tenant: t, from: {{workload: x}}, to: {{workload: b, port: https}}, {HTTP}}}
 "

@@ -18,7 +18,11 @@ const AMBIGUOUS: &[&str] = &[
     "/v1/orders/..%3b/admin",
     "/v1/orders/%2e%2e%3Ba=b/admin",
     "/v1/orders/..%20/admin",
-    "/v1/orders%2f42",
+    "/v1/orders%2f",
+    "/v1/orders%2F/42",
+    "/v1/orders/%2f42",
+    "/v1/orders%2f..;a%2fadmin",
+    "/%2Fv1/orders/42",
     "/v1/orders/..%2Fadmin",
     "/v1/orders/%5cadmin",
     "/v1/orders/..%5Cadmin",
@@ -58,6 +62,48 @@ fn item_60_a_path_that_two_servers_read_in_two_ways_is_refused_before_any_decisi
     let lines = stand.node.audited(cases.len(), |line| is(line, &[("kind", "request"), ("reason", "bad_path")]));
     // Nothing was decided, and nothing of the path is in the log as if it had been one.
     assert!(lines.iter().all(|line| line["input"].is_null() && line["path"] == "unparsed"), "{lines:#?}");
+}
+
+/// The rules with something more in those for requests to service-a.
+fn ordered(more: &str) -> Stand {
+    let rules = RULES.replace("paths: ['/v1/orders/**']}", &format!("paths: ['/v1/orders/**']{more}"));
+    Stand::with(Plan { rules, ..Plan::default() })
+}
+
+// covers: C5.60e (F-IH05)
+#[test]
+fn item_60_an_escaped_slash_is_refused_where_no_rule_of_the_port_accepts_it_also_in_audit_mode() {
+    for (more, what) in [("}", "enforced"), ("}\n    audit: true", "in audit mode")] {
+        let stand = ordered(more);
+        let paths = ["/v1/orders/g%2fp", "/v1/orders%2f42", "/v1%2Forders/42"];
+        stand.declines(400, &paths.map(|path| get(path, "")));
+        let refused = [("kind", "request"), ("verdict", "deny"), ("reason", "escaped_slash")];
+        let lines = stand.node.audited(paths.len(), |line| is(line, &refused));
+        // It was decided, on this pair and in the one spelling.
+        let path = |line: &serde_json::Value| line["input"]["path"].as_str().is_some_and(|path| path.contains("%2F"));
+        assert!(lines.iter().all(|line| path(line) && line["input"]["peer"] == line["peer"]), "{what}: {lines:#?}");
+        let answer = stand.caller().ask(get(paths[0], ""));
+        assert!(answer.text().contains("encoded_slash"), "{answer:?}");
+    }
+}
+
+// covers: C5.60e (F-IH05)
+#[test]
+fn item_60_where_a_rule_accepts_it_an_escaped_slash_is_sent_as_it_was_decided() {
+    let stand = ordered(", encoded_slash: true}");
+    for (sent, got) in [
+        ("/v1/orders/g%2fs%2Fp?x=%2f", "/v1/orders/g%2Fs%2Fp?x=%2f"),
+        ("/v1/orders/g%2Fp/", "/v1/orders/g%2Fp/"),
+        ("/v1/orders/42", "/v1/orders/42"),
+    ] {
+        stand.serves(get(sent, ""), &[200], &[Wanted::line(&format!("GET {got}"))]);
+        let path = got.split('?').next().unwrap_or_default();
+        let lines = stand.node.audited(1, |line| is(line, &[("kind", "request"), ("path", path)]));
+        assert_eq!(lines[0]["input"]["path"], path, "{lines:#?}");
+    }
+    // A slash it is not, so what it is in front of is not below the prefix; and what is ambiguous stays refused.
+    stand.declines(403, &[get("/v1/orders%2F42", ""), get("/v1%2Forders/42", "")]);
+    stand.declines(400, &AMBIGUOUS.iter().map(|path| get(path, "")).collect::<Vec<_>>());
 }
 
 // covers: C5.60b (F-IH07)
