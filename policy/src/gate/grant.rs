@@ -14,8 +14,9 @@ const READS: [&str; 3] = ["GET", "HEAD", "OPTIONS"];
 /// Members that only ever make a rule grant less, and the risk that it is when one goes.
 const CONDITIONS: [(&str, Kind); 3] =
     [("needs", Kind::RouteChanged), ("src", Kind::WiderRange), ("jwt", Kind::WiderPeer)];
-/// The member that makes a rule grant more than methods and paths.
-const UPGRADE: &str = "upgrade";
+/// Members that make a rule grant more than methods and paths, and the risk that it is when one comes.
+const MORE: [(&str, Kind); 2] = [("upgrade", Kind::UpgradeAdded), (ENCODED_SLASH, Kind::EncodedSlashAdded)];
+const ENCODED_SLASH: &str = "encoded_slash";
 
 /// What one rule grants to a pair.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -63,6 +64,7 @@ impl Grant {
             ("l4", Json::Bool(value)) => self.l4 = *value,
             ("audit", Json::Bool(value)) => self.audit = *value,
             ("credential", Json::String(text)) => self.credential.clone_from(text),
+            (ENCODED_SLASH, Json::Bool(false)) => {}
             ("methods", Json::Object(all)) => match flags(all) {
                 Some(names) => self.methods.extend(names),
                 None => return false,
@@ -98,6 +100,11 @@ impl Grant {
         self.l4 || self.methods.contains("*") || self.methods.contains(name)
     }
 
+    /// Whether requests with an escaped slash in the path match too.
+    pub(super) fn accepts_slash(&self) -> bool {
+        self.rest.contains_key(ENCODED_SLASH)
+    }
+
     pub(super) fn covers_path(&self, path: &Path) -> bool {
         self.l4 || self.paths.iter().any(|own| own.covers(path))
     }
@@ -109,11 +116,11 @@ impl Grant {
     }
 
     fn is_as_open_in(&self, name: &str, other: &Self) -> bool {
-        let condition = CONDITIONS.iter().any(|(known, _)| *known == name);
+        let condition = kind_in(&CONDITIONS, name).is_some();
         match (self.rest.get(name), other.rest.get(name)) {
             (own, others) if own == others => true,
             (None, Some(_)) => condition,
-            (Some(_), None) => name == UPGRADE,
+            (Some(_), None) => kind_in(&MORE, name).is_some(),
             (Some(own), Some(others)) => name == "src" && range_covers(own, others),
             (None, None) => true,
         }
@@ -131,7 +138,7 @@ impl Grant {
 
     /// Members that make a rule of a new pair grant more than requests, as risks.
     pub(super) fn extras(&self) -> impl Iterator<Item = (Kind, String)> + '_ {
-        let more = self.rest.iter().filter(|(name, _)| CONDITIONS.iter().all(|(known, _)| known != name));
+        let more = self.rest.iter().filter(|(name, _)| kind_in(&CONDITIONS, name).is_none());
         more.map(|(name, value)| (kind_of(name), format!("{name}: {value}")))
     }
 
@@ -151,9 +158,11 @@ impl Grant {
 }
 
 fn kind_of(member: &str) -> Kind {
-    let condition = CONDITIONS.iter().find(|(name, _)| *name == member).map(|(_, kind)| *kind);
-    let other = if member == UPGRADE { Kind::UpgradeAdded } else { Kind::UnknownDifference };
-    condition.unwrap_or(other)
+    kind_in(&CONDITIONS, member).or_else(|| kind_in(&MORE, member)).unwrap_or(Kind::UnknownDifference)
+}
+
+fn kind_in(known: &[(&str, Kind)], member: &str) -> Option<Kind> {
+    known.iter().find(|(name, _)| *name == member).map(|(_, kind)| *kind)
 }
 
 /// Both are JSON texts of networks.

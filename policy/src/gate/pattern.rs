@@ -6,6 +6,8 @@ use crate::path::pattern::segments_match;
 
 /// Stands for any segment; no rule names it.
 const SOME: &str = "nova-sample";
+/// The same with an escaped slash in it.
+const SOME_SLASHED: &str = "nova%2Fsample";
 /// How many lengths of a shared path are tried beyond the shortest; a pattern of segments tells lengths apart.
 const MAX_LENGTHS: usize = 8;
 
@@ -50,8 +52,15 @@ impl Path {
         }
     }
 
-    /// Paths that both patterns match: one of each length that could matter, none when they share no path.
+    /// Paths that both patterns match: one of each length that could matter, and with an escaped slash too where there may
+    /// be one; none when they share no path.
     pub(super) fn shared(&self, other: &Self) -> BTreeSet<String> {
+        let plain = self.shared_plain(other);
+        let slashed: Vec<String> = plain.iter().map(|path| path.replace(SOME, SOME_SLASHED)).collect();
+        plain.into_iter().chain(slashed).collect()
+    }
+
+    fn shared_plain(&self, other: &Self) -> BTreeSet<String> {
         let (Some(own), Some(others)) = (Shape::of(self), Shape::of(other)) else {
             let same = self == other;
             return self.text().filter(|_| same).into_iter().collect();

@@ -45,6 +45,8 @@ kinds! {
     NewTcpPeer = "new_tcp_peer",
     /// Requests that may turn into bytes that nobody looks at.
     UpgradeAdded = "upgrade_added",
+    /// Paths with an escaped slash, which some servers read as longer paths.
+    EncodedSlashAdded = "encoded_slash_added",
     /// A rule that is gone although it is in use.
     RuleRemoved = "rule_removed",
     /// Would-be denials of a live pair pass from now on.

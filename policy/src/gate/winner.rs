@@ -13,6 +13,7 @@ use super::grant::{Grant, Leads, join};
 use super::pattern::Path;
 use super::risk::{Found, Kind, or_none};
 use super::targets::kind_of;
+use crate::path::has_escaped_slash;
 
 /// More patterns than this for one destination are not asked about one by one.
 const MAX_PATTERNS: usize = 128;
@@ -121,7 +122,10 @@ impl Asked<'_> {
         let able = self.able || !rule.rest.contains_key("needs");
         let upgrade = !self.upgrade || rule.l4 || rule.rest.contains_key("upgrade");
         let request = match self.request {
-            Some((method, path)) => rule.has_method(method) && rule.covers_path(path),
+            Some((method, path)) => {
+                let escaped = matches!(path, Path::Exact(text) if has_escaped_slash(text));
+                rule.has_method(method) && rule.covers_path(path) && (!escaped || rule.accepts_slash())
+            }
             None => rule.l4,
         };
         able && upgrade && request

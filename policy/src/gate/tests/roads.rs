@@ -133,6 +133,57 @@ fn tls_ca_route_and_private_ranges_are_compared_under_overlapping_host_patterns(
     assert!(kinds(&more(&wild), &more(&wild).first(&exact("", ""))).is_empty());
 }
 
+// covers: B9b, B1i
+#[test]
+fn an_escaped_slash_is_held_wherever_no_rule_of_the_pair_accepted_it_for_such_paths() {
+    let wild = |paths: &str| x_out("*.example.org", &format!("http: {{methods: [GET], paths: [{paths}]}}"));
+    let exact = |paths: &str| x_out("www.example.org", &format!("http: {{methods: [GET], paths: [{paths}]}}"));
+    let slash = |rule: String| rule.replace("]}}", "], encoded_slash: true}}");
+    let added = ["encoded_slash_added"];
+    // Below a wildcard host that accepts none, and above an exact one that does.
+    assert_eq!(
+        kinds(&more(&wild("'/**'")), &more(&wild("'/**'")).more(&slash(exact("/a%2Fb").replace("www", "w2")))),
+        added
+    );
+    assert_eq!(kinds(&more(&wild("'/**'")), &more(&wild("'/**'")).first(&slash(exact("'/**'")))), added);
+    let below = more(&wild("/a")).more(&slash(exact("/b")));
+    assert_eq!(kinds(&below, &more(&slash(wild("/a"))).more(&slash(exact("/b")))), added);
+    // Under a new name, and beside a rule that grants bytes, which never granted such a request.
+    assert_eq!(kinds(&more(&exact("/a")), &more(&slash(exact("/a")).replace("id: r-", "id: q-"))), added);
+    let to_a = |more: &str| {
+        format!("{{id: new, tenant: t, from: {{workload: x}}, to: {{workload: service-a, port: https}}{more}}}")
+    };
+    let bytes = || more(&to_a("").replace("id: new", "id: bytes"));
+    let open = to_a(", http: {methods: [GET], paths: [/b%2Fc], encoded_slash: true}");
+    assert_eq!(kinds(&bytes(), &bytes().more(&open)), added);
+    // A rule that accepts some such paths does not stand for others.
+    let some = more(&exact("'/a/**'")).more(&slash(exact("'/b/**'")).replace("id: r-", "id: q-"));
+    let all = more(&slash(exact("'/a/**'"))).more(&slash(exact("'/b/**'")).replace("id: r-", "id: q-"));
+    assert_eq!(kinds(&some, &all), added);
+    // What is there already, in a wider rule or a wider pair, is nothing new; and less of it neither.
+    let wide = more(&slash(wild("'/**'")));
+    assert!(kinds(&wide, &more(&slash(wild("'/**'"))).more(&slash(exact("/a%2Fb")))).is_empty());
+    assert!(kinds(&all, &some).is_empty());
+    assert!(kinds(&wide, &more(&wild("'/**'"))).is_empty());
+}
+
+// covers: B9b, B1i
+#[test]
+fn a_rule_that_takes_over_paths_with_an_escaped_slash_alone_changes_what_they_carry() {
+    let charge = |more: &str| {
+        x_out("api.example.com", &format!("http: {{methods: [GET], paths: ['/s/*']{more}}}, credential: stripe-live"))
+    };
+    let plain = |more: &str| {
+        let rule = x_out("api.example.com", &format!("http: {{methods: [GET], paths: ['/s/*']{more}}}"));
+        rule.replace("id: r-", "id: first-")
+    };
+    let slash = ", encoded_slash: true";
+    let base = |first: &str, second: &str| same().without("x-out").more(&plain(first)).more(&charge(second));
+    // The first rule takes all but such paths; then it takes them too.
+    assert_eq!(kinds(&base("", slash), &base(slash, slash)), ["credential_changed"]);
+    assert!(kinds(&base("", slash), &base("", "")).is_empty());
+}
+
 // covers: B9b
 #[test]
 fn a_private_range_that_moves_to_another_rule_of_the_host_is_held() {

@@ -62,6 +62,7 @@ fn narrowed(cidr: &str) -> Doc {
 }
 
 const STATUS: &str = ", http: {methods: [GET], paths: [/status]}";
+const SLASHED: &str = ", http: {methods: [GET], paths: [/a%2Fb], encoded_slash: true}";
 const CHARGES: &str = ", http: {methods: [POST], paths: [/v1/charges]}";
 const WEBSOCKET: &str = ", upgrade: [websocket]";
 const ORDERS: &str = "paths: [/v1/orders]}}";
@@ -126,6 +127,19 @@ fn requests() -> Vec<Row> {
             same(),
         )
         .over(out(WEBSOCKET)),
+        row(
+            Kind::EncodedSlashAdded,
+            "another path instead",
+            edit(ORDERS, "paths: [/v1/orders], encoded_slash: true}}"),
+            edit(ORDERS, "paths: [/v1/orders, /v1/items], encoded_slash: false}}"),
+        ),
+        row(
+            Kind::EncodedSlashAdded,
+            "one that goes",
+            more(&y_to("https", SLASHED)),
+            same(),
+        )
+        .missing(edit(ORDERS, "paths: [/v1/orders], encoded_slash: true}}")),
         row(
             Kind::HttpBlockDropped,
             "a block on a pair that is open",
