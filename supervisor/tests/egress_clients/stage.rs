@@ -26,6 +26,7 @@ const RULES: &str = "
 rules:
   - {id: plain, tenant: t, from: {workload: x}, to: {external: plain.test, port: 8080, addresses: [NET.80/32]}, http: {methods: [GET, HEAD, POST], paths: ['/files/**']}, tls: none}
   - {id: chat, tenant: t, from: {workload: x}, to: {external: plain.test, port: 8080, addresses: [NET.80/32]}, http: {methods: [GET], paths: [/chat]}, tls: none, upgrade: [websocket]}
+  - {id: scoped, tenant: t, from: {workload: x}, to: {external: plain.test, port: 8080, addresses: [NET.80/32]}, http: {methods: [GET], paths: ['/npm/**'], encoded_slash: true}, tls: none}
   - {id: calls, tenant: t, from: {workload: x}, to: {external: grpc.test, port: 50051, addresses: [NET.80/32]}, tls: none, grpc: {services: [grpc.testing.TestService], methods: [EmptyCall, UnaryCall, StreamingInputCall, StreamingOutputCall, FullDuplexCall]}}
   - {id: secure, tenant: t, from: {workload: x}, to: {external: tls.test, port: 9443, addresses: [NET.80/32]}}
 ";

@@ -100,6 +100,52 @@ fn npm_reads_a_package() {
     assert_eq!(ended.out.trim(), "1.0.0", "{ended:#?}");
 }
 
+// covers: D1l (F-EH08)
+#[test]
+fn npm_installs_a_package_with_a_scope_where_a_rule_accepts_the_slash_in_its_name() {
+    let Some(program) = installed("npm") else { return };
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (package, app) = (dir.path().join("package"), dir.path().join("app"));
+    for folder in [&package, &app] {
+        fs::create_dir(folder).expect("a folder");
+    }
+    fs::write(package.join("package.json"), r#"{"name": "@nova/thing", "version": "1.0.0"}"#).expect("written");
+    fs::write(package.join("index.js"), "module.exports = 'hello'").expect("written");
+    let npm = |command: &mut Command| {
+        command.args(["--no-update-notifier", "--fetch-retries", "0", "--no-audit", "--no-fund", "--cache"]);
+        command.arg(dir.path().join("cache")).arg("--userconfig").arg(dir.path().join("npmrc"));
+        run(dir.path(), command)
+    };
+    let packed = npm(Command::new(&program).arg("pack").current_dir(&package));
+    assert!(packed.success, "{packed:#?}");
+    let tarball = fs::read(package.join("nova-thing-1.0.0.tgz")).expect("packed");
+    let about = format!(
+        r#"{{"name":"@nova/thing","dist-tags":{{"latest":"1.0.0"}},"versions":{{"1.0.0":{{"name":"@nova/thing","version":"1.0.0","dist":{{"tarball":"{PLAIN}/npm/@nova/thing/-/thing-1.0.0.tgz"}}}}}}}}"#
+    );
+    let stage =
+        Stage::start(vec![("/npm/@nova%2Fthing", about.into_bytes()), ("/npm/@nova/thing/-/thing-1.0.0.tgz", tarball)]);
+    let install = |registry: &str| {
+        let mut command = Command::new(&program);
+        command.args(["install", "@nova/thing", "--registry", registry, "--proxy"]);
+        npm(command.arg(format!("http://{}", stage.proxy)).current_dir(&app))
+    };
+    // The rule for these paths accepts no escaped slash.
+    let refused = install(&format!("{PLAIN}/files/"));
+    assert!(!refused.success && refused.err.contains("E403"), "{refused:#?}");
+    assert!(stage.seen().is_empty(), "{:#?}", stage.seen());
+    let ended = install(&format!("{PLAIN}/npm/"));
+    assert!(
+        ended.success && app.join("node_modules/@nova/thing/index.js").is_file(),
+        "{ended:#?}\n{:#?}",
+        stage.seen()
+    );
+    assert!(stage.saw("/npm/@nova%2Fthing", "npm/"), "{:#?}", stage.seen());
+    let line = |line: &serde_json::Value| {
+        is(line, &[("path", "/npm/@nova%2Fthing"), ("verdict", "allow"), ("rule", "scoped")])
+    };
+    stage.node.audited_once(line);
+}
+
 // covers: D1j
 #[test]
 fn git_lists_the_branches_of_a_repository() {
