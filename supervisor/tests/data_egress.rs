@@ -123,7 +123,7 @@ fn requests_in_forms_that_a_proxy_does_not_take_are_refused_with_help() {
     assert!(!node.audit().iter().any(|line| line.to_string().contains("secret")));
 }
 
-// covers: A7c
+// covers: A7c (F-EC12, F-EH01, F-EH03)
 // covers: A7d
 // covers: D7.31
 #[test]

@@ -63,7 +63,9 @@ impl Dialer {
                 self.lookup(host, caller, sources).await?
             }
         };
-        for address in &*addresses {
+        // A mapped address means the IPv4 address in it, also for the choice of our own.
+        let addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
+        for address in &addresses {
             self.may_dial(*address, target).map_err(|why| DialFailure::forbidden(why, *address, port))?;
         }
         let mut usable = in_turn(&addresses);
@@ -94,7 +96,7 @@ impl Dialer {
     }
 
     fn may_dial(&self, address: IpAddr, target: &EgressTarget) -> Result<(), Forbidden> {
-        let own = self.endpoints.load().by_ip(address.to_canonical()).map(|endpoint| endpoint.spec().spiffe_id.clone());
+        let own = self.endpoints.load().by_ip(address).map(|endpoint| endpoint.spec().spiffe_id.clone());
         match (target, own) {
             // Own listeners are reached only by naming their workload, at that workload's address.
             (EgressTarget::Workload { spiffe_id, .. }, Some(owner)) if owner == *spiffe_id => Ok(()),
@@ -125,7 +127,7 @@ impl Dialer {
             return Ok(());
         }
         // Who cannot ask must not assume the best.
-        if outbound::is_local(address.to_canonical()).unwrap_or(true) { Err(Forbidden::OwnAddress) } else { Ok(()) }
+        if outbound::is_local(address).unwrap_or(true) { Err(Forbidden::OwnAddress) } else { Ok(()) }
     }
 }
 

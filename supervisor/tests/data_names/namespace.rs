@@ -1,83 +1,19 @@
-//! What needs a network of its own: the test runs itself again in a user and network namespace that it makes.
+//! What needs addresses of its own.
 
 use std::net::TcpListener;
-use std::process::{Command, Output};
-
 use std::time::{Duration, Instant};
 
 use hickory_resolver::proto::rr::RecordType;
 
-use crate::data::{A, B, Node, Plan, RULES, Tls, Upstream, X, is, read_answer};
-use crate::support::{came, connect, connect_as, dns_of, echo, ended, get, plan};
-
-/// Set in the copy of the test that runs inside the namespace.
-const INSIDE: &str = "NOVA_TEST_INSIDE";
-
-fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"))
-}
-
-fn ip(args: &str) {
-    let output = run("ip", &args.split(' ').collect::<Vec<_>>());
-    assert!(output.status.success(), "ip {args}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// Whether this is the copy in a fresh namespace with loopback; else starts it and says no.
-fn inside(test: &str) -> bool {
-    let test = format!("namespace::{test}");
-    if std::env::var(INSIDE).as_deref() == Ok(&test) {
-        ip("link set lo up");
-        return true;
-    }
-    let probe = run("unshare", &["-Urn", "true"]);
-    if !probe.status.success() {
-        println!("SKIPPED: {test}: no user and network namespaces: {}", String::from_utf8_lossy(&probe.stderr));
-        return false;
-    }
-    let myself = std::env::current_exe().expect("the test binary");
-    let output = Command::new("unshare")
-        .args(["-Urn", "--"])
-        .arg(myself)
-        .args(["--exact", &test, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, &test)
-        .output()
-        .expect("unshare runs");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "inside the namespace:\n{text}");
-    false
-}
-
-// covers: D8b
-#[test]
-fn when_the_ports_to_a_destination_are_used_up_that_is_the_reason_and_others_go_on() {
-    if !inside("when_the_ports_to_a_destination_are_used_up_that_is_the_reason_and_others_go_on") {
-        return;
-    }
-    let node = Node::start();
-    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40003").expect("root of the namespace");
-    let _tunnel = echo(&format!("{}:5432", node.ip(80)));
-    let _plain = Upstream::http(&format!("{}:8080", node.ip(80)));
-    let open: Vec<_> = (0..4).map(|_| connect_as(&node, X, "tcp.test:5432")).collect();
-    assert!(open.iter().all(|(status, _)| *status == 200));
-    assert_eq!(connect(&node, "tcp.test:5432"), 503);
-    let line = node.audited_once(ended);
-    assert!(is(&line, &[("verdict", "error"), ("reason", "limit_ports"), ("rule", "x-to-tcp")]), "{line}");
-    assert_eq!(line["dest_addr"], format!("{}:5432", node.ip(80)));
-    // Ports run out per destination and per workload.
-    assert_eq!(crate::support::get(&node, "http://plain.test:8080/").status, 200);
-    let mut other = node.proxy(B);
-    other.send("GET http://plain.test:8080/ HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert_eq!(crate::support::status(&mut other), 200);
-    // The destination is not dead for that: with a port it goes on at once.
-    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40010").expect("root of the namespace");
-    assert_eq!(connect(&node, "tcp.test:5432"), 200);
-}
+use crate::data::{A, Node, Plan, RULES, Tls, is, read_answer};
+use crate::isolated::{inside, ip};
+use crate::support::{came, connect, dns_of, echo, ended, get, plan};
 
 // covers: D7.12
 // covers: D7.13
 #[test]
 fn no_port_of_the_machine_itself_is_reached_by_any_rule_but_that_of_a_workload() {
-    if !inside("no_port_of_the_machine_itself_is_reached_by_any_rule_but_that_of_a_workload") {
+    if !inside("namespace::no_port_of_the_machine_itself_is_reached_by_any_rule_but_that_of_a_workload") {
         return;
     }
     ip("addr add 10.77.0.1/24 dev lo");
@@ -107,7 +43,7 @@ fn no_port_of_the_machine_itself_is_reached_by_any_rule_but_that_of_a_workload()
 }
 
 /// x and service-a with an IPv6 address each, beside that of IPv4; `fd00:64::/64` is here.
-fn dual(hosts: &[(&str, &str)]) -> Node {
+pub(crate) fn dual(hosts: &[(&str, &str)], more: &str) -> Node {
     ip("-6 route add local fd00:64::/64 dev lo");
     // What the test itself binds must be an address, not only a route.
     for n in [80, 99] {
@@ -119,7 +55,8 @@ fn dual(hosts: &[(&str, &str)]) -> Node {
     };
     let plan = plan();
     let endpoints = with(&with(&plan.endpoints, 11), 21);
-    let rules = plan.rules.replace("addresses: [NET.0/24]", "addresses: [NET.0/24, 'fd00:64::/64']");
+    let rules =
+        format!("{}{more}", plan.rules).replace("addresses: [NET.0/24]", "addresses: [NET.0/24, 'fd00:64::/64']");
     let sections = "[lab]\nallow_destinations = [\"127.0.0.0/8\", \"fd00:64::/64\"]\n".to_owned();
     let hosts = hosts.iter().map(|(name, address)| ((*name).to_owned(), (*address).to_owned())).collect();
     Node::with(Plan { endpoints, rules, sections, lab: false, hosts, ..plan })
@@ -129,16 +66,18 @@ fn dual(hosts: &[(&str, &str)]) -> Node {
 // covers: D8a
 #[test]
 fn a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first() {
-    if !inside("a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first") {
+    if !inside("namespace::a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first") {
         return;
     }
-    let node = dual(&[]);
+    let node = dual(&[], "");
     let home = node.ip(80);
     let dns = dns_of(&node, move |asked| match (asked.name.as_str(), asked.kind) {
         ("both.dns.test.", _) => asked.addresses(60, &["fd00:64::80", &home]),
         ("gone.dns.test.", _) => asked.addresses(60, &["fd00:64::81", &home]),
         ("nat64.dns.test.", _) => asked.addresses(60, &["64:ff9b::808:808", &home]),
         ("mute.dns.test.", RecordType::AAAA) => Vec::new(),
+        ("meant.dns.test.", RecordType::AAAA) => asked.addresses(60, &[&format!("::ffff:{home}")]),
+        ("meant.dns.test.", _) => asked.addresses(60, &[]),
         ("mapped.dns.test.", _) => asked.addresses(60, &["::ffff:169.254.169.254", &home]),
         ("tunnel.dns.test.", _) => asked.addresses(60, &["2001:0:4136:e378:8000:63bf:3fff:fdd2", &home]),
         _ => asked.addresses(60, &[&home]),
@@ -153,7 +92,8 @@ fn a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first(
     came(&v4, 0);
     assert_eq!(*v6.peers.lock().expect("no panic"), ["fd00:64::11"]);
     // An IPv6 address that refuses, or to which there is no way, does not matter while the other family answers.
-    for (count, name) in ["gone", "nat64", "only4"].into_iter().enumerate() {
+    // Nor does it that an IPv4 address comes as a mapped one.
+    for (count, name) in ["gone", "nat64", "only4", "meant"].into_iter().enumerate() {
         assert_eq!(connect(&node, &format!("{name}.dns.test:8080")), 200, "{name}");
         came(&v4, count + 1);
     }
@@ -168,17 +108,17 @@ fn a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first(
         node.audited_once(|line| is(line, &[("dest_host", &format!("{name}.dns.test")), ("detail", why)]));
     }
     came(&v6, 1);
-    came(&v4, 4);
+    came(&v4, 5);
 }
 
 // covers: D7f
 // covers: D7.12
 #[test]
 fn a_workload_with_both_families_is_called_at_either_and_by_its_name_only() {
-    if !inside("a_workload_with_both_families_is_called_at_either_and_by_its_name_only") {
+    if !inside("namespace::a_workload_with_both_families_is_called_at_either_and_by_its_name_only") {
         return;
     }
-    let node = dual(&[("service-a.t.nova", "fd00:64::21"), ("alias.dns.test", "fd00:64::21")]);
+    let node = dual(&[("service-a.t.nova", "fd00:64::21"), ("alias.dns.test", "fd00:64::21")], "");
     for address in [format!("{}:8443", node.ip(21)), "[fd00:64::21]:8443".to_owned()] {
         let from = if address.starts_with('[') { "fd00:64::99".to_owned() } else { node.ip(99) };
         let mut tls = Tls::connect(&from, &address, Some(&node.svid("x"))).expect("connected");

@@ -15,7 +15,7 @@ fn run(target: Target) {
     until("nothing is left open", || world.node.open("x") == 0);
 }
 
-// covers: D4a
+// covers: D4a (F-EH02)
 // covers: D13a, D17d
 #[test]
 fn every_case_on_every_way_to_a_host_without_tls() {

@@ -40,7 +40,7 @@ fn loopback_and_the_unspecified_addresses_are_never_dialled() {
     refused(Forbidden::Loopback, &["127.0.0.1", "127.1.2.3", "127.255.255.254", "::1"]);
 }
 
-// covers: A7c
+// covers: A7c (F-DN04)
 // covers: D7.2
 #[test]
 fn private_ranges_are_for_workloads_and_for_rules_that_name_them() {
