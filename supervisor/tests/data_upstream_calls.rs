@@ -10,14 +10,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, SystemTime};
 
 use credentials_support::BEARER;
 use data::h2::{Event, H2, Reply, find};
 use data::secure::{Connection, Host, TlsServer, speaks};
 use data::{A, App, HTTPS, Link, Node, Plan, RULES, Shared, X, is, issue, read_answer, read_head, until};
+use nova_proto::ids::SpiffeId;
 use nova_supervisor::identity::{DevCa, Issued};
 
 const GET: &str = "/orders.v1.Orders/Get";
+const HOUR: Duration = Duration::from_secs(3600);
 const H2_FIRST: &[&str] = &["h2", "http/1.1"];
 
 /// HTTP/2 inside a tunnel of x.
@@ -304,21 +307,63 @@ fn connections_to_workloads_are_not_used_again_once_other_cas_are_trusted() {
     assert_eq!(host.upstream.accepted(), 2);
 }
 
-// covers: D5f
-#[test]
-fn a_new_svid_is_used_on_connections_of_its_own() {
+/// A node whose SVIDs come from files.
+fn with_files(prepare: fn(&Path, &DevCa)) -> Node {
     let plan = Plan::default();
-    let node = Node::with(Plan {
+    Node::with(Plan {
         endpoints: format!("trust_domain: prod.test\n{}", plan.endpoints),
         hosts: vec![("service-a.t.nova".to_owned(), "NET.70".to_owned())],
         identity: "source = \"files\"\ndir = \"svids\"\ntrust_domain = \"prod.test\"\n".to_owned(),
-        prepare: |dir, ca| {
-            fs::create_dir(dir.join("svids")).expect("made");
-            fs::write(dir.join("svids/bundle.pem"), ca.certificate_pem()).expect("written");
-            ["x", "service-a", "b"].iter().for_each(|workload| put_svid(dir, ca, workload));
-        },
+        prepare,
         ..plan
+    })
+}
+
+fn put_svids(dir: &Path, ca: &DevCa) {
+    fs::create_dir(dir.join("svids")).expect("made");
+    fs::write(dir.join("svids/bundle.pem"), ca.certificate_pem()).expect("written");
+    ["x", "service-a", "b"].iter().for_each(|workload| put_svid(dir, ca, workload, HOUR));
+}
+
+// covers: D5f
+#[test]
+fn no_call_is_made_with_an_svid_that_has_ended_not_even_on_a_connection_of_before() {
+    let node = with_files(|dir, ca| {
+        put_svids(dir, ca);
+        put_svid(dir, ca, "x", Duration::from_secs(6));
     });
+    let end = SystemTime::now() + Duration::from_secs(6);
+    let who = issue(&node.ca, "spiffe://prod.test/t/t/w/service-a", "service-a.t.nova");
+    let host = Host::polite(&format!("{}:{HTTPS}", node.ip(70)), speaks(&who, &[]));
+    let ask = |link: &mut Link| {
+        link.send("GET http://service-a.t.nova:8443/v1/orders/1 HTTP/1.1\r\nHost: service-a.t.nova:8443\r\n\r\n");
+        read_answer(link).expect("an answer")
+    };
+    let mut link = node.proxy(X);
+    let refused = loop {
+        let now = SystemTime::now();
+        let answer = ask(&mut link);
+        if answer.status != 200 {
+            break answer;
+        }
+        assert!(now < end, "served {:?} too late", now.duration_since(end));
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(refused.status, 503, "{refused:?}");
+    let id = refused.decision_id();
+    let line = node.audited_once(|line| is(line, &[("decision_id", &id), ("kind", "request")]));
+    assert!(is(&line, &[("reason", "endpoint_not_ready")]), "{line}");
+    let served = host.log.all().len();
+    assert!(served > 1 && host.log.connections().iter().all(|connection| *connection == 0), "{:?}", host.log.all());
+    // A renewed one goes on.
+    put_svid(node.dir.path(), &node.ca, "x", HOUR);
+    until("it is used", || ask(&mut node.proxy(X)).status == 200);
+}
+
+// covers: D5f
+#[test]
+fn a_new_svid_is_used_on_connections_of_its_own() {
+    let node = with_files(put_svids);
     let who = issue(&node.ca, "spiffe://prod.test/t/t/w/service-a", "service-a.t.nova");
     let host = Host::polite(&format!("{}:{HTTPS}", node.ip(70)), speaks(&who, &[]));
     let mut link = node.proxy(X);
@@ -327,15 +372,16 @@ fn a_new_svid_is_used_on_connections_of_its_own() {
         read_answer(&mut link).expect("an answer").text()
     };
     assert_eq!([ask(), ask()], ["0", "0"]);
-    put_svid(node.dir.path(), &node.ca, "x");
+    put_svid(node.dir.path(), &node.ca, "x", HOUR);
     until("a new connection is used", || ask() != "0");
     assert_eq!([ask(), ask()], ["1", "1"]);
     assert_eq!(host.upstream.accepted(), 2);
 }
 
 /// A fresh pair of files. For a moment they do not match, and the pair of before stays in force.
-fn put_svid(dir: &Path, ca: &DevCa, workload: &str) {
-    let issued = issue(ca, &format!("spiffe://prod.test/t/t/w/{workload}"), &format!("{workload}.t.nova"));
+fn put_svid(dir: &Path, ca: &DevCa, workload: &str, life: Duration) {
+    let id = SpiffeId::new(format!("spiffe://prod.test/t/t/w/{workload}")).expect("an id");
+    let issued = ca.issue(&id, &format!("{workload}.t.nova"), life).expect("issued");
     let files = [("key", issued.key_pem().to_string()), ("crt", issued.chain_pem())];
     for (kind, text) in files {
         let (file, beside) =

@@ -2,17 +2,20 @@
 
 mod data;
 
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use data::h2::{DATA, Event, H2, HEADERS, frame};
 use data::secure::{Connection, Host, Leaf, TlsServer, dns, speaks, speaks_versions, uri};
-use data::{HTTPS, Link, Node, Plan, RULES, X, is, issue, read_answer};
+use data::{HTTPS, Link, Node, PATIENCE, Plan, RULES, X, is, issue, read_answer, until};
 use nova_proto::ids::SpiffeId;
 use nova_supervisor::identity::DevCa;
 use rcgen::ExtendedKeyUsagePurpose::ClientAuth;
-use rcgen::date_time_ymd;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, KeyUsagePurpose, date_time_ymd,
+};
 use rustls::ServerConfig;
 use serde_json::Value;
 
@@ -78,6 +81,84 @@ fn a_host_without_the_right_certificate_gets_nothing_and_the_record_says_why() {
         ),
     ];
     all_refused(&node, &format!("{}:9443", node.ip(80)), API, servers);
+}
+
+/// Asks `api.test` all the time on one connection, so that nothing is given up because it is idle, until it is not answered with
+/// 200; says what it was answered with, and when it was asked for the last time with success.
+fn ask_until_refused(node: &Node) -> (data::Answer, SystemTime) {
+    let mut link = node.proxy(X);
+    let mut served = None;
+    let deadline = SystemTime::now() + PATIENCE;
+    loop {
+        let now = SystemTime::now();
+        let answer = ask(&mut link, API);
+        if answer.status != 200 {
+            return (answer, served.expect("it was served at first"));
+        }
+        assert!(now < deadline, "it is served for ever");
+        served = Some(now);
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+// covers: D5f
+#[test]
+fn a_connection_takes_no_request_once_the_certificate_that_it_began_with_has_ended() {
+    for protocols in [&["h2"], &["http/1.1"]] {
+        let node = Node::start();
+        let id = SpiffeId::new("spiffe://web/api").expect("an id");
+        let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
+        let end = now + Duration::from_secs(5);
+        let ending = node.web.issue_between(&id, "api.test", now - hour, end).expect("issued");
+        let host = Host::polite(&format!("{}:9443", node.ip(80)), speaks(&ending, protocols));
+        let (refused, served) = ask_until_refused(&node);
+        // Certificates end on a whole second.
+        assert!(
+            served < end + Duration::from_secs(1),
+            "{protocols:?}: served {:?} too late",
+            served.duration_since(end)
+        );
+        assert_eq!(refused.status, 502, "{protocols:?}: {refused:?}");
+        let line = record(&node, &refused);
+        assert!(is(&line, &[("reason", "upstream_identity"), ("detail", "peer_expired")]), "{line}");
+        assert_eq!(host.upstream.accepted(), 2, "one for all that was served, and one that was refused");
+        host.configure(speaks(&issue(&node.web, "spiffe://web/api", "api.test"), protocols));
+        until("a renewed one is believed", || ask(&mut node.proxy(X), API).status == 200);
+    }
+}
+
+/// A CA that ends at `end`.
+fn ca_until(end: SystemTime) -> DevCa {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "a CA that ends");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+    params.not_after = end.into();
+    let certificate = params.self_signed(&key).expect("signed");
+    DevCa::from_pem(format!("{}{}", certificate.pem(), key.serialize_pem()).as_bytes()).expect("a CA")
+}
+
+// covers: D5c
+#[test]
+fn the_own_ca_of_a_rule_is_believed_until_it_ends_also_where_certificates_outlive_it() {
+    let mut node = Node::start();
+    let end = SystemTime::now() + Duration::from_secs(6);
+    node.web = ca_until(end);
+    node.publish(RULES);
+    let leaf = Leaf::of(&node.web, |params| params.subject_alt_names = dns(&["api.test"]));
+    let host = Host::start(&format!("{}:9443", node.ip(80)), leaf.speaks(&[]), |_, mut tls| {
+        if data::read_request(&mut tls).is_ok() {
+            let _ = tls.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let (refused, served) = ask_until_refused(&node);
+    assert!(served < end + Duration::from_secs(1), "served {:?} too late", served.duration_since(end));
+    assert!(host.upstream.accepted() > 2, "each request on a connection of its own");
+    let line = record(&node, &refused);
+    assert_eq!(refused.status, 502, "{refused:?}");
+    assert!(is(&line, &[("verdict", "error"), ("reason", "upstream_identity"), ("detail", "ca_expired")]), "{line}");
 }
 
 // covers: D5b

@@ -33,7 +33,7 @@ const READY_DEADLINE: Duration = Duration::from_millis(100);
 pub struct HttpUpstream {
     kind: Kind,
     addr: Option<SocketAddr>,
-    opened: Instant,
+    until: Instant,
 }
 
 enum Kind {
@@ -42,11 +42,11 @@ enum Kind {
 }
 
 impl HttpUpstream {
-    /// Starts HTTP/1.1 on a fresh connection, whose answers keep to `limits`.
+    /// Starts HTTP/1.1 on a fresh connection, whose answers keep to `limits` and which takes exchanges `until` then.
     ///
     /// # Errors
     /// The reason for the record.
-    pub(super) async fn http1(stream: Stream, limits: Limits, held: Held) -> Result<Self, Reason> {
+    pub(super) async fn http1(stream: Stream, limits: Limits, held: Held, until: Instant) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
         let io = GatedIo::client(stream, limits);
         let gate = io.handle();
@@ -54,13 +54,13 @@ impl HttpUpstream {
         // Ends when the sender is dropped, the other side closes, or the protocol changes; its error is that of the exchange
         // in progress.
         tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
-        Ok(Self { kind: Kind::Http1 { sender, gate, held }, addr, opened: Instant::now() })
+        Ok(Self { kind: Kind::Http1 { sender, gate, held }, addr, until })
     }
 
     pub(super) fn http2(shared: &Shared) -> Option<Self> {
         let place = shared.place()?;
-        let (addr, opened) = (shared.addr(), shared.opened());
-        Some(Self { kind: Kind::Http2 { shared: shared.clone(), _place: place }, addr, opened })
+        let (addr, until) = (shared.addr(), shared.until());
+        Some(Self { kind: Kind::Http2 { shared: shared.clone(), _place: place }, addr, until })
     }
 
     /// Where it leads, if that has an address.
@@ -69,9 +69,9 @@ impl HttpUpstream {
         self.addr
     }
 
-    /// When it was opened.
-    pub(super) fn opened(&self) -> Instant {
-        self.opened
+    /// When it takes no further exchange.
+    pub(super) fn until(&self) -> Instant {
+        self.until
     }
 
     /// Whether another exchange may start on it, now or as soon as hyper has seen the end of the last one.

@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::Semaphore;
 
@@ -14,6 +14,7 @@ use super::Speaks;
 use super::http::HttpUpstream;
 use super::shared::{Most, Shared};
 use crate::gate::Limits;
+use crate::identity::not_after;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::room::{Held, Room};
@@ -23,7 +24,7 @@ use crate::state::room::{Held, Room};
 const MAX_IDLE: usize = 64;
 /// An idle connection is closed after this long: servers close theirs after 5 s at the earliest.
 const IDLE_TIME: Duration = Duration::from_secs(4);
-/// A connection takes no exchange after this long, however busy: names lead elsewhere meanwhile, and certificates end.
+/// A connection takes no exchange after this long, however busy: names lead elsewhere meanwhile.
 const MAX_AGE: Duration = Duration::from_mins(5);
 
 /// The pools, by key.
@@ -54,10 +55,9 @@ impl Pools {
             let mut words = key.split(' ').skip(1);
             let is_in_use = words.next().zip(words.next()).is_some_and(|(pod, number)| in_use(pod, number));
             let idle_time = if is_in_use { IDLE_TIME } else { Duration::ZERO };
-            let is_young = |opened| now.duration_since(opened) < pool.max_age;
             let is_fresh = |since| now.duration_since(since) < idle_time;
-            pool.idle.borrow_mut().retain(|(upstream, since)| is_young(upstream.opened()) && is_fresh(*since));
-            pool.shared.borrow_mut().retain(|shared| is_young(shared.opened()) && shared.is_worth_keeping(idle_time));
+            pool.idle.borrow_mut().retain(|(upstream, since)| now < upstream.until() && is_fresh(*since));
+            pool.shared.borrow_mut().retain(|shared| now < shared.until() && shared.is_worth_keeping(idle_time));
             Rc::strong_count(pool) > 1 || !pool.is_empty()
         });
     }
@@ -103,13 +103,14 @@ impl Pool {
     /// The connection that was used last, if one is still open; or a place on a shared one.
     #[must_use]
     pub fn take(&self) -> Option<HttpUpstream> {
-        let place = |shared: &Shared| HttpUpstream::http2(shared).filter(|place| self.is_young(place.opened()));
+        let now = Instant::now();
+        let place = |shared: &Shared| HttpUpstream::http2(shared).filter(|place| now < place.until());
         if let Some(upstream) = self.shared.borrow().iter().find_map(place) {
             return Some(upstream);
         }
         let mut idle = self.idle.borrow_mut();
         while let Some((upstream, since)) = idle.pop() {
-            if since.elapsed() < IDLE_TIME && self.is_young(upstream.opened()) && upstream.is_usable() {
+            if since.elapsed() < IDLE_TIME && now < upstream.until() && upstream.is_usable() {
                 return Some(upstream);
             }
         }
@@ -163,10 +164,11 @@ impl Pool {
     async fn start(&self, stream: Stream, held: Held) -> Result<HttpUpstream, Reason> {
         let is_http2 = self.speaks.is_http2(&stream);
         self.agreed_http2.set(is_http2);
+        let until = Instant::now() + time_left(&stream).min(self.max_age);
         if !is_http2 {
-            return HttpUpstream::http1(stream, self.limits, held).await;
+            return HttpUpstream::http1(stream, self.limits, held, until).await;
         }
-        let shared = Shared::start(stream, self.most.clone(), &self.limits, held.lasting()?).await?;
+        let shared = Shared::start(stream, self.most.clone(), &self.limits, held.lasting()?, until).await?;
         let upstream = HttpUpstream::http2(&shared).ok_or(Reason::UpstreamClosed)?;
         self.shared.borrow_mut().push(shared);
         Ok(upstream)
@@ -186,10 +188,13 @@ impl Pool {
     fn is_empty(&self) -> bool {
         self.idle.borrow().is_empty() && self.shared.borrow().is_empty()
     }
+}
 
-    fn is_young(&self, opened: Instant) -> bool {
-        opened.elapsed() < self.max_age
-    }
+/// How long the certificate is good for that the other side presented, with its last second, as a handshake has it. Of those
+/// above it, which may be others than were sent, the next handshake decides.
+fn time_left(stream: &Stream) -> Duration {
+    let Some(last) = stream.server_certificate().and_then(not_after) else { return Duration::MAX };
+    (last + Duration::from_secs(1)).duration_since(SystemTime::now()).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -217,8 +222,8 @@ mod tests {
                 for speaks in [Speaks::Http1, Speaks::Http2] {
                     let max_age = Duration::from_millis(400);
                     let pool = Pool { max_age, ..Pool::new(speaks, Limits::default()) };
+                    let born = Instant::now();
                     let upstream = opened(&pool, &listener).await;
-                    let born = upstream.opened();
                     pool.put(upstream);
                     while let Some(upstream) = pool.take() {
                         assert!(born.elapsed() < max_age * 50, "{speaks:?} is used for ever");

@@ -56,7 +56,7 @@ struct Use {
     /// The app has answered, so its settings are known.
     answered: Cell<bool>,
     last: Cell<Instant>,
-    opened: Instant,
+    until: Instant,
     addr: Option<SocketAddr>,
     scheme: Scheme,
 }
@@ -65,8 +65,14 @@ struct Use {
 pub(super) struct Place(Rc<Use>);
 
 impl Shared {
-    /// Speaks HTTP/2 on a fresh connection, whose other side is known to understand it.
-    pub(super) async fn start(stream: Stream, most: Most, limits: &Limits, held: Held) -> Result<Self, Reason> {
+    /// Speaks HTTP/2 on a fresh connection, whose other side is known to understand it, and which takes exchanges `until` then.
+    pub(super) async fn start(
+        stream: Stream,
+        most: Most,
+        limits: &Limits,
+        held: Held,
+        until: Instant,
+    ) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
         let scheme = if matches!(stream, Stream::TlsClient(_)) { Scheme::HTTPS } else { Scheme::HTTP };
         let starting = Builder::new(Local)
@@ -82,7 +88,7 @@ impl Shared {
             open: Cell::new(0),
             answered: Cell::new(false),
             last: Cell::new(Instant::now()),
-            opened: Instant::now(),
+            until,
             addr,
             scheme,
         });
@@ -140,8 +146,8 @@ impl Shared {
         self.use_.addr
     }
 
-    pub(super) fn opened(&self) -> Instant {
-        self.use_.opened
+    pub(super) fn until(&self) -> Instant {
+        self.use_.until
     }
 
     pub(super) fn scheme(&self) -> &Scheme {

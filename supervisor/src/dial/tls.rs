@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nova_proto::ids::SpiffeId;
 use rustls::ClientConfig;
-use rustls_pki_types::{CertificateDer, ServerName};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::TlsConnector;
 
 use super::DialFailure;
@@ -29,10 +29,16 @@ const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 /// A gRPC server that speaks HTTP/1.1 only.
 const NO_HTTP2: &str = "no_http2";
 
+/// No certificate of the rule's own CA is valid now.
+const CA_EXPIRED: &str = "ca_expired";
+
 /// The caller's SVID cell by its address, the callee, and what is offered.
 type WorkloadKey = (usize, SpiffeId, Alpn);
 /// A configuration, and the caller that it was made for.
 type WorkloadConfig = (Weak<Endpoint>, Arc<ClientConfig>);
+
+/// A configuration, and when other CAs are valid than those that it believes.
+type ExternalConfig = (Arc<ClientConfig>, Option<UnixTime>);
 
 /// Client configurations of one thread, made once per caller and callee, or per trust root.
 pub(super) struct Originator {
@@ -40,7 +46,7 @@ pub(super) struct Originator {
     /// Towards hosts outside.
     versions: Versions,
     workloads: RefCell<HashMap<WorkloadKey, WorkloadConfig>>,
-    external: RefCell<HashMap<(String, Alpn), Arc<ClientConfig>>>,
+    external: RefCell<HashMap<(String, Alpn), ExternalConfig>>,
 }
 
 impl Originator {
@@ -106,26 +112,31 @@ impl Originator {
     fn external_config(&self, ca: Option<&str>, alpn: Alpn, permit: &Permit) -> Result<Arc<ClientConfig>, DialFailure> {
         // The certificates travel in the bundle, so a configuration belongs to a revision.
         let key = (ca.map(|ca| format!("{}/{ca}", permit.policy().revision())).unwrap_or_default(), alpn);
-        if let Some(config) = self.external.borrow().get(&key) {
+        let now = UnixTime::now();
+        if let Some((config, until)) = self.external.borrow().get(&key)
+            && until.is_none_or(|until| now < until)
+        {
             return Ok(Arc::clone(config));
         }
         let refuse = |_| DialFailure::new(Reason::UpstreamIdentity);
-        let roots = match ca {
-            None => ExternalRoots::Web,
+        let (roots, until) = match ca {
+            None => (ExternalRoots::Web, None),
             Some(name) => {
                 let certificates = permit.policy().external_cas().get(name);
                 let certificates = certificates.ok_or(DialFailure::new(Reason::UpstreamIdentity))?;
                 let certificates = certificates.iter().cloned().map(CertificateDer::from).collect();
-                ExternalRoots::Custom(Arc::new(RootSet::from_der(name, certificates).map_err(refuse)?))
+                let set = RootSet::from_der(name, certificates).map_err(refuse)?;
+                let until = set.next_change(now);
+                (ExternalRoots::Custom(Arc::new(set)), until)
             }
         };
         let config = client_config_for_external(&roots, alpn, self.versions)
-            .map_err(|_| DialFailure::new(Reason::UpstreamIdentity))?;
+            .map_err(|_| DialFailure::because(Reason::UpstreamIdentity, CA_EXPIRED))?;
         let mut configs = self.external.borrow_mut();
         if configs.len() >= 64 {
             configs.clear();
         }
-        configs.insert(key, Arc::clone(&config));
+        configs.insert(key, (Arc::clone(&config), until));
         Ok(config)
     }
 }

@@ -87,6 +87,12 @@ pub fn common_name(der: &CertificateDer<'_>) -> Option<String> {
     name.as_str().ok().map(str::to_owned)
 }
 
+/// End of a certificate's validity, if it can be read.
+#[must_use]
+pub fn not_after(der: &CertificateDer<'_>) -> Option<SystemTime> {
+    parse_certificate(der).ok().map(|certificate| system_time(certificate.validity().not_after))
+}
+
 /// Times before 1970 count as 1970: expired either way.
 pub(super) fn system_time(time: ASN1Time) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(u64::try_from(time.timestamp()).unwrap_or(0))

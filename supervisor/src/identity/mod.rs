@@ -35,7 +35,7 @@ pub use self::dev_ca::{DevCa, Issued};
 pub(crate) use self::disk::read_secret;
 pub use self::error::IdentityError;
 pub use self::files::FilesSource;
-pub use self::leaf::{LeafError, Names, common_name};
+pub use self::leaf::{LeafError, Names, common_name, not_after};
 pub use self::peer::{IdentifyError, PeerIdentity, Usage, identify};
 pub use self::pod_ca::{PodCa, PodCaCell, PodCas, PodLeaf};
 pub use self::svid::Svid;

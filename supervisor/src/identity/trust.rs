@@ -113,6 +113,14 @@ impl RootSet {
         valid.map(|(anchor, _)| anchor.clone()).collect()
     }
 
+    /// When other anchors will be valid than at `now`; never, when nothing begins or ends after it.
+    #[must_use]
+    pub fn next_change(&self, now: UnixTime) -> Option<UnixTime> {
+        let changes = self.validity.iter().flat_map(|(first, last)| [*first, last.saturating_add(1)]);
+        let next = changes.filter(|at| *at > now.as_secs()).min()?;
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(next)))
+    }
+
     pub(super) fn anchors(&self) -> &[TrustAnchor<'static>] {
         &self.anchors
     }

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{client, server};
@@ -40,6 +41,13 @@ impl Stream {
             Self::TlsClient(tls) => tls.get_ref().1.alpn_protocol(),
             Self::Tcp(_) | Self::Dialled(..) | Self::Guest(_) => None,
         }
+    }
+
+    /// What the server of TLS that we originated presented of itself.
+    #[must_use]
+    pub fn server_certificate(&self) -> Option<&CertificateDer<'static>> {
+        let Self::TlsClient(tls) = self else { return None };
+        tls.get_ref().1.peer_certificates()?.first()
     }
 
     /// The other end's address, if the connection has one.
