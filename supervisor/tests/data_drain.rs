@@ -6,8 +6,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use data::h2::H2;
-use data::{A, HTTPS, Node, Plan, RAW, RULES, Upstream, X, is, read_answer, read_head, read_request, until};
+use data::h2::{Event, GOAWAY, H2, NO_ERROR, find};
+use data::secure::{Host, TlsServer, speaks};
+use data::{
+    A, HTTPS, Link, Node, Plan, RAW, RULES, Upstream, X, is, issue, read_answer, read_head, read_request, until,
+};
 
 /// A port without TLS on which HTTP is spoken.
 const PLAIN: u16 = 8080;
@@ -279,4 +282,147 @@ fn a_reset_is_carried_as_a_reset_and_an_end_as_an_end_both_ways() {
     let closes = node.audited(3, |line| is(line, &[("kind", "close"), ("direction", "ingress")]));
     let ends: Vec<_> = closes.iter().map(|line| line["close"].as_str().expect("a reason")).collect();
     assert_eq!(ends.iter().filter(|end| **end == "reset").count(), 2, "{ends:?}");
+}
+
+/// `api.test`, which keeps its answer to the first stream of a connection open until the second one ends, and sends back what
+/// comes on that.
+fn patient_host(node: &Node) -> Host {
+    let certificate = issue(&node.web, "spiffe://web/api", "api.test");
+    Host::start(&format!("{}:9443", node.ip(80)), speaks(&certificate, &["h2"]), |connection, tls: TlsServer| {
+        let Ok(mut h2) = H2::server(tls) else { return };
+        let mut kept = None;
+        while let Ok(event) = h2.event() {
+            match event {
+                Event::Headers { stream, fields, end } => {
+                    connection.saw_fields(&fields);
+                    h2.headers(stream, &[(":status", "200")], false);
+                    if end {
+                        h2.data(stream, b"first ", false);
+                        kept = Some(stream);
+                    }
+                }
+                Event::Data { stream, bytes, end } => {
+                    h2.data(stream, &bytes, end);
+                    if let Some(kept) = kept.filter(|_| end) {
+                        h2.data(kept, b"second", true);
+                    }
+                }
+                Event::Reset { .. } | Event::GoAway { .. } => {}
+            }
+        }
+    })
+}
+
+/// The two ways on which an app of x speaks HTTP/2 to `api.test`, each with an answer and an upload that have begun.
+fn streams_of_x(node: &Node) -> [H2<Link>; 2] {
+    let mut tunnel = node.proxy(X);
+    tunnel.send("CONNECT api.test:9443 HTTP/1.1\r\nHost: api.test:9443\r\n\r\n");
+    assert!(read_head(&mut tunnel).expect("an answer").starts_with("HTTP/1.1 200"));
+    let socket = node.guest(X).dial(4, data::token(X), "egress.sock");
+    [tunnel, socket].map(|link| {
+        let mut h2 = H2::client(link);
+        h2.headers(1, &to_api("GET", "/v1/slow"), true);
+        assert_eq!(received(&mut h2, 1, 6), b"first ");
+        h2.headers(3, &to_api("POST", "/v1/upload"), false);
+        h2.data(3, b"ping", false);
+        assert_eq!(received(&mut h2, 3, 4), b"ping");
+        h2
+    })
+}
+
+fn to_api<'a>(method: &'a str, path: &'a str) -> [(&'a str, &'a str); 4] {
+    [(":method", method), (":scheme", "http"), (":authority", "api.test:9443"), (":path", path)]
+}
+
+/// So many bytes of the answer to a stream, whose head must be a good one.
+fn received(h2: &mut H2<Link>, wanted: u32, length: usize) -> Vec<u8> {
+    let mut got = Vec::new();
+    while got.len() < length {
+        match h2.event().expect("an answer") {
+            Event::Headers { stream, fields, .. } if stream == wanted => {
+                assert_eq!(find(&fields, ":status"), Some("200"))
+            }
+            Event::Data { stream, bytes, .. } if stream == wanted => got.extend(bytes),
+            other => unreachable!("{other:?}"),
+        }
+    }
+    got
+}
+
+/// Reads until the last word on which streams are still served.
+fn goodbye(h2: &mut H2<Link>) -> u32 {
+    loop {
+        let frame = h2.frame().expect("a goodbye");
+        if frame.kind != GOAWAY {
+            continue;
+        }
+        let number = |at: usize| u32::from_be_bytes(frame.payload[at..at + 4].try_into().expect("four bytes"));
+        assert_eq!(number(4), NO_ERROR);
+        if number(0) < 0x7fff_ffff {
+            return number(0);
+        }
+    }
+}
+
+// covers: R12
+// covers: D4b (F-DU03)
+#[test]
+fn streams_of_an_app_to_the_outside_finish_whole_while_its_endpoint_drains_and_no_new_one_begins() {
+    let node = Node::start();
+    let host = patient_host(&node);
+    let mut ways = streams_of_x(&node);
+    let began = Instant::now();
+    node.edit_endpoint("x", "state: ready", "state: draining");
+    for h2 in &mut ways {
+        assert_eq!(goodbye(h2), 3);
+        // Too late.
+        h2.headers(5, &to_api("GET", "/v1/new"), true);
+        h2.data(3, b"pong", true);
+        let (mut upload, mut answer) = (Vec::new(), Vec::new());
+        let mut ended = 0;
+        while let Ok(event) = h2.event() {
+            match event {
+                Event::Data { stream, bytes, end } => {
+                    ended += u32::from(end);
+                    if stream == 1 { answer.extend(bytes) } else { upload.extend(bytes) }
+                }
+                Event::GoAway { code: NO_ERROR, .. } => {}
+                other => unreachable!("{other:?}"),
+            }
+        }
+        assert_eq!((upload.as_slice(), answer.as_slice(), ended), (&b"pong"[..], &b"second"[..], 2));
+    }
+    until("it is drained", || node.endpoint("x").is_none_or(|row| row["phase"] == "DRAINED"));
+    assert!(began.elapsed() < Duration::from_secs(7), "the drain took its whole time-out");
+    assert!(!host.log.all().iter().any(|seen| seen.has(":path: /v1/new")), "{:#?}", host.log.all());
+    for path in ["/v1/slow", "/v1/upload"] {
+        let lines = node.audited(2, |line| is(line, &[("kind", "request"), ("path", path)]));
+        assert!(lines.iter().all(|line| is(line, &[("verdict", "allow"), ("close", "done")])), "{lines:#?}");
+    }
+    assert!(!node.audit().iter().any(|line| line["path"] == "/v1/new"), "it never was a request");
+}
+
+// covers: R12
+// covers: D4b (F-DU03, F-DU04)
+#[test]
+fn streams_of_an_app_that_outlast_the_drain_are_cut_at_its_end_and_recorded() {
+    let node = Node::start();
+    let _host = patient_host(&node);
+    let mut ways = streams_of_x(&node);
+    node.edit_endpoint("x", "drain_timeout_ms: 8000", "drain_timeout_ms: 1500");
+    let began = Instant::now();
+    node.edit_endpoint("x", "state: ready", "state: draining");
+    for h2 in &mut ways {
+        assert_eq!(goodbye(h2), 3);
+    }
+    // Alive until the end.
+    ways[0].data(3, b"pong", false);
+    assert_eq!(received(&mut ways[0], 3, 4), b"pong");
+    for h2 in &mut ways {
+        while h2.event().is_ok() {}
+    }
+    assert!(began.elapsed() >= Duration::from_millis(1500), "cut after {:?}", began.elapsed());
+    until("it is drained", || node.endpoint("x").is_none_or(|row| row["phase"] == "DRAINED"));
+    let lines = node.audited(4, |line| line["path"].as_str().is_some_and(|path| path.starts_with("/v1/")));
+    assert!(lines.iter().all(|line| is(line, &[("verdict", "allow"), ("close", "draining")])), "{lines:#?}");
 }
