@@ -5,11 +5,15 @@ mod data;
 
 use std::io::{Read, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use credentials_support::{
     ALL, BASIC, BEARER, FILLED, HEADER, address, answer, ask, bare, get, plan, post, put, requests, rules, upstream,
 };
-use data::{Node, Plan, Upstream, X, header, is, read_answer, read_head, read_request, server_config, token, until};
+use data::{
+    Link, Node, PATIENCE, Plan, Upstream, X, header, is, read_answer, read_head, read_request, server_config, token,
+    until,
+};
 use rustls::{ServerConnection, StreamOwned};
 use serde_json::json;
 
@@ -252,6 +256,61 @@ fn a_declared_body_is_filled_within_its_bound_and_any_other_is_watched() {
     assert_eq!(ask(&node, &post("filled.test", text, &long)).status, 200);
 }
 
+/// Whether a link was answered; if not, sends the next piece of its body.
+fn answered(link: &mut Link) -> bool {
+    link.stream.set_read_timeout(Some(Duration::from_millis(1))).expect("set");
+    let mut first = [0];
+    let said = link.stream.read(&mut first).is_ok();
+    link.stream.set_read_timeout(Some(PATIENCE)).expect("set");
+    if !said {
+        link.send("1\r\nx\r\n");
+    }
+    said
+}
+
+// covers: D9e
+#[test]
+fn a_request_waits_for_the_place_of_its_body_no_longer_than_for_the_body() {
+    let plan = plan();
+    let token = "boot_token: 00000000000000000000000000000011\n";
+    let endpoints = plan.endpoints.replace(token, &format!("{token}    limits: {{body_timeout_ms: 2000}}\n"));
+    let node = Node::with(Plan { endpoints, ..plan });
+    let upstream = upstream(&node, "filled");
+    // Two more than there are places; all of them go on, slowly, and whoever has a place keeps it.
+    let mut links: Vec<Link> = (0..18)
+        .map(|_| {
+            let mut link = node.proxy(X);
+            link.send(
+                "POST http://filled.test:9443/v1/x HTTP/1.1\r\nHost: filled.test:9443\r\nContent-Type: application/json\r\n\
+                 Transfer-Encoding: chunked\r\n\r\n1\r\n\"\r\n",
+            );
+            link
+        })
+        .collect();
+    let mut refused = Vec::new();
+    until("two of them are told", || {
+        std::thread::sleep(Duration::from_millis(50));
+        let (told, waiting) = std::mem::take(&mut links).into_iter().partition(|link| answered(&mut link.another()));
+        links = waiting;
+        let told: Vec<Link> = told;
+        refused.extend(told);
+        refused.len() >= 2
+    });
+    assert_eq!(refused.len(), 2);
+    for link in &mut refused {
+        // Its first letter is read already.
+        assert!(read_head(link).expect("an answer").starts_with("TTP/1.1 408"));
+    }
+    node.audited(2, |line| requests(line) && is(line, &[("verdict", "deny"), ("reason", "body_timeout")]));
+    for link in &mut links {
+        link.send("1\r\n\"\r\n0\r\n\r\n");
+    }
+    for link in &mut links {
+        assert_eq!(read_answer(link).expect("an answer").status, 200);
+    }
+    assert_eq!(upstream.seen().len(), 16);
+}
+
 // covers: D9a
 #[test]
 fn a_bundle_that_takes_the_credential_away_ends_what_is_under_way_with_it() {
@@ -270,4 +329,35 @@ fn a_bundle_that_takes_the_credential_away_ends_what_is_under_way_with_it() {
     node.publish(&rules("").replace("paths: ['/v1/**']}, credential: bearer}", "paths: ['/v1/**']}}"));
     link.wait_closed();
     node.audited_once(|line| is(line, &[("credential", "bearer"), ("close", "policy_revoked")]));
+}
+
+// covers: D9c, D9l
+#[test]
+fn a_websocket_gets_no_credential_and_takes_no_placeholder_with_it() {
+    let sockets = "- {id: sockets, tenant: t, from: {workload: x}, to: {external: echo.test, port: 9443, ca: web-ca, addresses: [NET.0/24]}, http: {methods: [GET], paths: [/chat]}, upgrade: [websocket]}\n";
+    let node = Node::with(Plan { rules: rules(sockets), ..plan() });
+    let hosts = ["bearer", "header", "filled"].map(|name| upstream(&node, name));
+    let echo = upstream(&node, "echo");
+    let handshake = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    // Where a rule has a credential it grants requests alone: what follows a handshake is looked at by nobody.
+    for name in ["bearer", "header", "filled"] {
+        let own = format!("{handshake}Authorization: Token nova_credential_filled\r\n");
+        let answer = ask(&node, &get(&format!("{name}.test"), "/v1/x", &own));
+        assert_eq!(answer.status, 403, "{name}: {answer:?}");
+    }
+    assert!(hosts.iter().all(|host| host.accepted() == 0));
+    // Where a rule grants the WebSocket and has no credential, a placeholder is as wrong as anywhere.
+    for field in ["Authorization: Bearer nova_credential_filled", "Sec-WebSocket-Protocol: nova_credential_bearer"] {
+        let answer = ask(&node, &get("echo.test", "/chat", &format!("{handshake}{field}\r\n")));
+        assert_eq!(answer.status, 403, "{field}: {answer:?}");
+    }
+    let answer = ask(&node, &get("echo.test", "/chat?key=nova_credential_filled", handshake));
+    assert_eq!(answer.status, 403, "{answer:?}");
+    node.audited(3, |line| requests(line) && is(line, &[("rule", "sockets"), ("detail", "placeholder")]));
+    assert_eq!(echo.accepted(), 0);
+    // What the app knows by itself is its own affair.
+    let answer = ask(&node, &get("echo.test", "/chat", &format!("{handshake}Authorization: Bearer own\r\n")));
+    assert_eq!((answer.status, echo.seen().len()), (200, 1), "{answer:?}");
+    assert_eq!(header(&echo.seen()[0], "authorization").as_deref(), Some("Bearer own"));
+    assert_eq!(header(&echo.seen()[0], "upgrade").as_deref(), Some("websocket"));
 }
