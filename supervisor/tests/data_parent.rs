@@ -8,12 +8,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use data::secure::{Host, Leaf, dns, speaks};
 use data::{Link, Node, PATIENCE, Plan, RULES, Shared, Upstream, X, is, issue, read_answer, until};
 use nova_supervisor::identity::DevCa;
-use rustls::{ServerConnection, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
 use serde_json::Value;
 
 const LOGIN: &str = "Proxy-Authorization: Basic dXNlcjpzM2NyZXQtcGFyZW50";
@@ -342,4 +344,68 @@ fn a_rule_with_a_parent_that_the_node_does_not_have_goes_nowhere() {
     assert_eq!(answer.status, 502, "{answer:?}");
     assert!(is(&record(&node, &answer), &[("reason", "upstream_proxy"), ("detail", "proxy_unknown")]));
     assert_eq!((host.accepted(), parent.upstream.accepted()), (0, 0));
+}
+
+/// TLS of an app, through what it was given of a tunnel.
+fn app_tls(link: Link, name: &str) -> std::io::Result<StreamOwned<ClientConnection, Link>> {
+    let name = ServerName::try_from(name.to_owned()).expect("a name");
+    let client = ClientConnection::new(data::config(None), name).expect("a client");
+    let mut tls = StreamOwned::new(client, link);
+    while tls.conn.is_handshaking() {
+        tls.conn.complete_io(&mut tls.sock)?;
+    }
+    Ok(tls)
+}
+
+/// A tunnel to `tls.test` by CONNECT, and one by SOCKS5; each with its reply's code.
+fn tunnels(node: &Node) -> [(String, Link); 2] {
+    let mut connect = node.proxy(X);
+    connect.send("CONNECT tls.test:9443 HTTP/1.1\r\nHost: tls.test:9443\r\n\r\n");
+    let head = data::read_head(&mut connect).expect("an answer");
+    let mut socks = node.proxy(X);
+    socks.send([5, 1, 0]);
+    socks.send([&[5, 1, 0, 3, 8][..], b"tls.test", &9443_u16.to_be_bytes()].concat());
+    let mut reply = [0; 12];
+    socks.read_exact(&mut reply).expect("a choice and a reply");
+    [(head[9..12].to_owned(), connect), (reply[3].to_string(), socks)]
+}
+
+// covers: D11a, D5d (F-EC11)
+#[test]
+fn tls_of_an_app_goes_through_a_rules_parent_untouched_by_connect_and_by_socks() {
+    let through = "  - {id: through, tenant: t, from: {workload: x}, to: {external: tls.test, port: 9443, via: corp}, tls: passthrough}\n";
+    let base = plan("");
+    let node = Node::with(Plan { rules: format!("{}{through}", base.rules), ..base });
+    let address = format!("{}:9443", node.ip(80));
+    let host = Host::polite(&address, speaks(&issue(&node.web, "spiffe://web/tls", "tls.test"), &[]));
+    let parent = Parent::start(&format!("{}:3128", node.ip(60)), &address);
+    // A hello for somebody else goes nowhere, by either way.
+    for (said, link) in tunnels(&node) {
+        assert!(said == "200" || said == "0", "{said}");
+        assert!(app_tls(link, "other.test").is_err());
+    }
+    node.audited(2, |line| is(line, &[("kind", "close"), ("rule", "through"), ("reason", "sni_mismatch")]));
+    assert_eq!((host.log.all().len(), host.payload.load(Ordering::SeqCst)), (0, 0));
+    for (said, link) in tunnels(&node) {
+        assert!(said == "200" || said == "0", "{said}");
+        let mut tls = app_tls(link, "tls.test").expect("the host answers");
+        tls.write_all(b"GET /v1/a HTTP/1.1\r\nHost: tls.test\r\n\r\n").expect("sent");
+        assert_eq!(read_answer(&mut tls).expect("an answer").status, 200);
+        tls.conn.send_close_notify();
+        tls.flush().expect("sent");
+        tls.sock.finish();
+        assert!(tls.sock.rest().is_ok(), "an end in good order");
+    }
+    assert_eq!(host.log.all().len(), 2);
+    let heads = parent.heads();
+    let wanted = format!("CONNECT tls.test:9443 HTTP/1.1\r\nHost: tls.test:9443\r\n{LOGIN}\r\n\r\n");
+    assert!(!heads.is_empty() && heads.iter().all(|head| *head == wanted), "{heads:#?}");
+    let closes = node.audited(2, |line| is(line, &[("kind", "close"), ("rule", "through"), ("close", "done")]));
+    for line in closes {
+        assert!(is(&line, &[("dest_host", "tls.test"), ("dest_addr", &format!("{}:3128", node.ip(60)))]), "{line}");
+    }
+    // What the parent refuses is told as the failure of an upstream.
+    parent.says(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(tunnels(&node).map(|(said, _)| said), ["502", "1"]);
+    node.audited(2, |line| is(line, &[("dest_host", "tls.test"), ("reason", "upstream_proxy")]));
 }
