@@ -11,6 +11,7 @@ pub mod canonical;
 mod error;
 mod inspect;
 mod keys;
+mod layout;
 mod manifest;
 mod modules;
 mod shape;
@@ -33,11 +34,6 @@ pub const MAX_COMPRESSED: usize = 16 * 1024 * 1024;
 pub const MAX_UNPACKED: usize = 64 * 1024 * 1024;
 /// Most entries of a bundle.
 pub const MAX_ENTRIES: usize = 4096;
-
-/// The signature file of a bundle.
-const SIGNATURES: &str = ".signatures.json";
-/// The manifest of a bundle.
-const MANIFEST: &str = ".manifest";
 
 #[cfg(test)]
 mod tests;

@@ -20,6 +20,7 @@ mod flat;
 mod grant;
 mod in_use;
 mod leaves;
+mod matcher;
 mod pattern;
 mod risk;
 mod targets;

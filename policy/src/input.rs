@@ -19,6 +19,11 @@ use crate::path::CanonicalPath;
 /// `peer_ca` of a peer that our own trust bundle verified. No external CA may have this name.
 pub const OWN_CA: &str = "spiffe";
 
+/// Whether a CA of this name is our own: [`OWN_CA`], or none.
+pub(crate) fn is_own_ca(name: &str) -> bool {
+    name.is_empty() || name == OWN_CA
+}
+
 /// Which way the bytes go, seen from the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::data::{ExternalPeers, NodeData, RuleEntry};
 use crate::decision::{Decision, DecisionReason};
-use crate::input::{Direction, Input, OWN_CA, Phase};
+use crate::input::{Direction, Input, Phase, is_own_ca};
 use crate::path::has_escaped_slash;
 
 /// The rules of the input's pair, lowest rank first.
@@ -138,11 +138,6 @@ pub(crate) fn upgrade_ok(rule: &RuleEntry, input: &Input) -> bool {
 /// Whether the path has no escaped slash, or some rule of the pair accepts one.
 fn slash_ok(candidates: &[&RuleEntry], input: &Input) -> bool {
     candidates.iter().any(|rule| rule.slash_ok(input.path()))
-}
-
-/// Whether the peer was verified by our own trust bundle.
-pub(crate) fn is_own_ca(name: &str) -> bool {
-    name.is_empty() || name == OWN_CA
 }
 
 pub(crate) fn request_ok(rule: &RuleEntry, input: &Input) -> bool {

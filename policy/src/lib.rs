@@ -22,6 +22,7 @@ pub mod input;
 mod judge;
 pub mod pair;
 pub mod path;
+mod port;
 #[cfg(test)]
 mod properties;
 pub mod publish;

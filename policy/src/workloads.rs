@@ -14,6 +14,7 @@ use ipnet::IpNet;
 use nova_proto::ids::{BootToken, InvalidId, PodUid, PortName, SpiffeId, TenantId, WorkloadId};
 use serde::{Deserialize, Serialize};
 
+pub use crate::port::{Mode, Protocol};
 use crate::report::Report;
 use crate::yaml::{self, Position, Reader};
 
@@ -156,30 +157,6 @@ pub enum PortTarget {
     Tcp(u16),
     /// A Unix socket file.
     Unix(String),
-}
-
-/// How the supervisor terminates a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// TLS with a client certificate.
-    Mtls,
-    /// TLS with a server certificate only.
-    Tls,
-    /// No TLS.
-    Tcp,
-}
-
-/// What is spoken on a port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// Bytes nobody looks at; `RAW` in the control protocol.
-    Tcp,
-    /// HTTP, decided per request.
-    Http,
-    /// gRPC, decided per call.
-    Grpc,
 }
 
 /// Where an endpoint is in its life.

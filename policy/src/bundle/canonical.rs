@@ -64,6 +64,15 @@ impl Json {
         out
     }
 
+    /// A text without its quotes; anything else in canonical form.
+    #[must_use]
+    pub fn to_plain(&self) -> String {
+        match self {
+            Self::String(text) => text.clone(),
+            other => other.to_canonical(),
+        }
+    }
+
     fn write(&self, out: &mut String) {
         match self {
             Self::Null => out.push_str("null"),

@@ -7,9 +7,9 @@ use jsonwebtoken::decode_header;
 use serde::Serialize;
 
 use super::canonical::Json;
-use super::sign::is_structured;
-use super::verify::{Claims, Contents, check_names, parse_json, read_contents, take_token};
-use super::{BundleError, MANIFEST, Manifest, SIGNATURES, VerifiedBundle, archive};
+use super::layout::{MANIFEST, SIGNATURES, check_names, is_structured, take_token};
+use super::verify::{Claims, Contents, parse_json, read_contents};
+use super::{BundleError, Manifest, VerifiedBundle, archive};
 
 /// Reads a bundle without checking who made it: for looking into one by hand, never for serving.
 ///

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use aws_lc_rs::digest;
 use jsonwebtoken::Header;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use thiserror::Error;
 
 use super::canonical::Json;
-use super::{MAX_COMPRESSED, MAX_ENTRIES, MAX_UNPACKED, SIGNATURES, SigningKey, archive};
+use super::layout::{SIGNATURES, SignedFile, is_structured};
+use super::{MAX_COMPRESSED, MAX_ENTRIES, MAX_UNPACKED, SigningKey, archive};
 
 /// Everything in a tar starts at a multiple of this.
 const BLOCK: usize = 512;
@@ -43,15 +44,6 @@ pub enum SignError {
     /// Packing failed.
     #[error("the bundle could not be packed")]
     Pack(#[source] std::io::Error),
-}
-
-/// One line of the signed file list.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct SignedFile {
-    pub(super) name: String,
-    pub(super) hash: String,
-    #[serde(default)]
-    pub(super) algorithm: String,
 }
 
 #[derive(Serialize)]
@@ -116,13 +108,4 @@ pub(super) fn hashed_bytes(name: &str, content: &[u8]) -> Result<Vec<u8>, super:
     } else {
         Ok(content.to_vec())
     }
-}
-
-/// Files that OPA parses before it hashes them. YAML data is structured for OPA too; we refuse it altogether.
-pub(super) fn is_structured(name: &str) -> bool {
-    matches!(base_name(name), "data.json" | ".manifest")
-}
-
-pub(super) fn base_name(name: &str) -> &str {
-    name.rsplit('/').next().unwrap_or(name)
 }

@@ -2,7 +2,7 @@
 
 use jsonwebtoken::{Algorithm, DecodingKey, decode_header};
 
-use super::{BundleError, archive, verify};
+use super::{BundleError, archive, layout};
 
 /// The signed token of a bundle.
 pub(crate) struct Token {
@@ -29,8 +29,8 @@ impl Token {
 /// When it is not a bundle with exactly one token.
 pub(crate) fn token_of(bundle: &[u8]) -> Result<Token, BundleError> {
     let mut files = archive::unpack(bundle)?;
-    verify::check_names(&files)?;
-    let text = verify::take_token(&mut files)?;
+    layout::check_names(&files)?;
+    let text = layout::take_token(&mut files)?;
     let header = decode_header(&text).map_err(|error| BundleError::Token(error.to_string()))?;
     Ok(Token { text, key_id: header.kid })
 }

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde_json::Number;
 
 use super::canonical::Json;
-use super::sign::{SignedFile, base_name, is_structured};
-use super::{BundleError, MANIFEST, Manifest, SIGNATURES, VerifyKeys, archive, modules, tree};
+use super::layout::{MANIFEST, SignedFile, check_names, is_structured, take_token};
+use super::{BundleError, Manifest, VerifyKeys, archive, modules, tree};
 
 /// Clocks of signer and node may differ by this much, in seconds.
 const CLOCK_SKEW: u64 = 60;
@@ -126,49 +126,6 @@ fn seconds(claim: &str, number: Option<&Number>) -> Result<Option<u64>, BundleEr
     let text = number.to_string();
     let whole = text.split('.').next().unwrap_or_default();
     whole.parse().map(Some).map_err(|_| BundleError::Token(format!("{claim} is not a time")))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SignaturesFile {
-    signatures: Vec<String>,
-    #[serde(default)]
-    plugin: String,
-}
-
-/// Refuses what would make OPA treat the bundle as something else than a snapshot with one signature file.
-pub(super) fn check_names(files: &BTreeMap<String, Vec<u8>>) -> Result<(), BundleError> {
-    for name in files.keys() {
-        let base = base_name(name);
-        if base == "patch.json" {
-            return Err(BundleError::Delta(name.clone()));
-        }
-        if base.ends_with("signatures.json") && name != SIGNATURES {
-            return Err(BundleError::SignaturesFile(format!("{name:?} looks like a second signature file")));
-        }
-        if base == MANIFEST && name != MANIFEST {
-            return Err(BundleError::Manifest(format!("{name:?} looks like a second manifest")));
-        }
-        if base == "data.yaml" || base == "data.yml" {
-            return Err(BundleError::UnsupportedFile(name.clone()));
-        }
-    }
-    Ok(())
-}
-
-pub(super) fn take_token(files: &mut BTreeMap<String, Vec<u8>>) -> Result<String, BundleError> {
-    let content = files.remove(SIGNATURES).ok_or(BundleError::Unsigned)?;
-    let bad = |why: String| BundleError::SignaturesFile(why);
-    let json = Json::parse(&content).map_err(|error| bad(error.to_string()))?;
-    let file: SignaturesFile = serde_json::from_str(&json.to_canonical()).map_err(|error| bad(error.to_string()))?;
-    // "_default" is what `opa sign` writes for its own verifier.
-    if !matches!(file.plugin.as_str(), "" | "_default") {
-        return Err(bad("signature plugins are not supported".to_owned()));
-    }
-    match <[String; 1]>::try_from(file.signatures) {
-        Ok([token]) => Ok(token),
-        Err(all) => Err(bad(format!("expected exactly one signature, found {}", all.len()))),
-    }
 }
 
 fn check_token(token: &str, options: &VerifyOptions<'_>) -> Result<(String, Claims), BundleError> {

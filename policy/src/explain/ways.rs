@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::destination;
 use crate::data::{ExternalPeers, NodeData, RuleEntry};
-use crate::input::{Direction, Input, OWN_CA, Phase};
+use crate::input::{Direction, Input, OWN_CA, Phase, is_own_ca};
 use crate::judge;
 
 /// The ways one rule can be reached by the pair, collected over the lists it appears in.
@@ -94,7 +94,7 @@ fn ingress_ways<'d>(data: &'d NodeData, input: &Input, ways: &mut BTreeMap<u32, 
     let address = input.src_ip().and_then(|text| text.parse::<IpAddr>().ok());
     for (name, port) in ports {
         let same_port = ("port", name.clone(), Some(name.as_str()) == input.port());
-        let own = ("peer_ca", OWN_CA.to_owned(), ca.is_some_and(judge::is_own_ca));
+        let own = ("peer_ca", OWN_CA.to_owned(), ca.is_some_and(is_own_ca));
         for (id, rules) in &port.peer {
             note(ways, rules, input, vec![same_port.clone(), own.clone(), ("peer", id.clone(), id == peer)]);
         }

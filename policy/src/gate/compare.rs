@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cover::{Matcher, covers, shown};
+use super::cover::{covers, shown};
 use super::flat::{At, Flat, Key, Names, Pair};
 use super::grant::{Grant, join};
 use super::in_use::InUse;
+use super::matcher::Matcher;
 use super::risk::{Found, Kind, or_none};
 
 pub(super) type Pairs = BTreeMap<Key, Pair>;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cover::Matcher;
 use super::grant::{Grant, Leads};
+use super::matcher::Matcher;
 use crate::bundle::canonical::Json;
 
 /// Members of a target that name the destination; its other names are pairs of their own.
@@ -183,7 +183,7 @@ fn target(item: &Json, flat: &mut Flat, path: &At) {
         flat.leaves.insert(path.clone(), item.clone());
         return;
     };
-    let text = |name: &str| members.get(name).map(plain).unwrap_or_default();
+    let text = |name: &str| members.get(name).map(Json::to_plain).unwrap_or_default();
     let destination = match text("kind").as_str() {
         "workload" | "external" => format!("{}:{}", text("host"), text("port")),
         "cidr" => format!("{}:{}", text("cidr"), text("port")),
@@ -193,7 +193,7 @@ fn target(item: &Json, flat: &mut Flat, path: &At) {
     if text("kind") == "workload" {
         let port = format!("{}:{}", text("workload"), text("port_name"));
         if let Some(Json::Array(aliases)) = members.get("aliases") {
-            destinations.extend(aliases.iter().map(|alias| format!("{}:{}", plain(alias), text("port"))));
+            destinations.extend(aliases.iter().map(|alias| format!("{}:{}", alias.to_plain(), text("port"))));
         }
         for name in &destinations {
             flat.names.destinations.insert(name.clone(), port.clone());
@@ -205,7 +205,8 @@ fn target(item: &Json, flat: &mut Flat, path: &At) {
     for (name, value) in members {
         match value {
             Json::Array(ranges) if name == "addresses" => {
-                let parsed: Option<Vec<ipnet::IpNet>> = ranges.iter().map(|range| plain(range).parse().ok()).collect();
+                let parsed: Option<Vec<ipnet::IpNet>> =
+                    ranges.iter().map(|range| range.to_plain().parse().ok()).collect();
                 match parsed {
                     Some(ranges) => leads.addresses = ranges,
                     None => {
@@ -214,7 +215,7 @@ fn target(item: &Json, flat: &mut Flat, path: &At) {
                 }
             }
             _ => {
-                leads.members.insert(name.clone(), plain(value));
+                leads.members.insert(name.clone(), value.to_plain());
             }
         }
     }
@@ -251,11 +252,11 @@ impl Flat {
             let path: Vec<&str> = path.iter().map(String::as_str).collect();
             match path.as_slice() {
                 ["nova", "workloads", workload, "spiffe_id"] => {
-                    self.names.identities.insert(plain(value), (*workload).to_owned());
+                    self.names.identities.insert(value.to_plain(), (*workload).to_owned());
                 }
                 ["nova", "workloads", workload, "ports", port, member @ ("mode" | "protocol")] => {
                     let entry = ports.entry(((*workload).to_owned(), (*port).to_owned())).or_default();
-                    entry[usize::from(*member == "protocol")] = plain(value);
+                    entry[usize::from(*member == "protocol")] = value.to_plain();
                 }
                 _ => {}
             }
@@ -268,12 +269,4 @@ impl Flat {
 
 fn looks_into(mode: &str, protocol: &str) -> bool {
     mode != "tcp" && matches!(protocol, "http" | "grpc")
-}
-
-/// A text without its quotes; anything else as JSON.
-pub(super) fn plain(value: &Json) -> String {
-    match value {
-        Json::String(text) => text.clone(),
-        other => other.to_canonical(),
-    }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-use super::flat::{Flat, at, plain};
+use super::flat::{Flat, at};
 use super::grant::join;
 use super::risk::{Found, Kind};
 use crate::bundle::canonical::Json;
@@ -37,7 +37,7 @@ pub(super) fn compare(live: &Flat, next: &Flat, found: &mut Found) {
 }
 
 fn note(kind: Kind, path: &[&str], before: Option<&Json>, after: Option<&Json>, found: &mut Found) {
-    found.difference(kind, &path.join("/"), "", before.map(plain), after.map(plain));
+    found.difference(kind, &path.join("/"), "", before.map(Json::to_plain), after.map(Json::to_plain));
 }
 
 fn workload(
@@ -87,12 +87,14 @@ fn fingerprints(side: Option<&Json>) -> BTreeSet<String> {
         Some(other) => std::slice::from_ref(other),
         None => &[],
     };
-    all.iter().map(|item| STANDARD.decode(plain(item)).map_or_else(|_| plain(item), |der| super::hash(&der))).collect()
+    all.iter()
+        .map(|item| STANDARD.decode(item.to_plain()).map_or_else(|_| item.to_plain(), |der| super::hash(&der)))
+        .collect()
 }
 
 /// A new workload has the identity that its tenant and name give it, and nobody else has that.
 fn identities(live: &Flat, next: &Flat, found: &mut Found) {
-    let domain = next.leaves.get(&at(&["nova", "trust_domain"])).map(plain).unwrap_or_default();
+    let domain = next.leaves.get(&at(&["nova", "trust_domain"])).map(Json::to_plain).unwrap_or_default();
     let all = workloads(next);
     let mut owners: BTreeMap<&String, Vec<&String>> = BTreeMap::new();
     for (name, (tenant, id)) in &all {
@@ -115,8 +117,8 @@ fn workloads(side: &Flat) -> BTreeMap<String, (String, String)> {
     for (path, value) in &side.leaves {
         let path: Vec<&str> = path.iter().map(String::as_str).collect();
         match path.as_slice() {
-            ["nova", "workloads", name, "tenant"] => all.entry((*name).to_owned()).or_default().0 = plain(value),
-            ["nova", "workloads", name, "spiffe_id"] => all.entry((*name).to_owned()).or_default().1 = plain(value),
+            ["nova", "workloads", name, "tenant"] => all.entry((*name).to_owned()).or_default().0 = value.to_plain(),
+            ["nova", "workloads", name, "spiffe_id"] => all.entry((*name).to_owned()).or_default().1 = value.to_plain(),
             _ => {}
         }
     }

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::cover::Matcher;
 use super::flat::{Flat, NAMING, Target};
 use super::grant::join;
+use super::matcher::Matcher;
 use super::risk::{Found, Kind, or_none};
 
 type Targets = BTreeMap<(String, String), Target>;

@@ -7,9 +7,8 @@ use nova_proto::ids::SpiffeId;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::{Direction, Input, Phase, Token};
+use super::{Direction, Input, Phase, Token, is_own_ca};
 use crate::host::{Host, HostError};
-use crate::judge::is_own_ca;
 use crate::path::{CanonicalPath, PathError};
 
 /// Why a JSON text is not an input.
