@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::body::BodyRules;
 use crate::gate;
 use crate::state::endpoint::{Endpoint, EndpointLimits};
-use crate::state::pace::{Pace, Way};
+use crate::state::pace::Pace;
+use crate::state::way::Way;
 
 /// The bounds of one connection on which requests come.
 pub struct HttpBounds {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::PeerWatch;
-use crate::reason::Reason;
+use super::event::Event;
+use super::peer::PeerWatch;
 use crate::state::endpoint::{Endpoint, Stage};
 use crate::state::policy::PolicyCell;
 
@@ -32,23 +32,6 @@ async fn peer_event(peer: &mut Option<PeerWatch>) -> Event {
         Some(peer) => peer.next().await,
         None => std::future::pending().await,
     }
-}
-
-/// What happened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// Another policy is active, or the connection has reached its lifetime: decide again.
-    PolicyChanged,
-    /// Finish what is open, take nothing new.
-    Draining,
-    /// The caller's certificate has ended: finish what is open, take nothing new.
-    PeerEnding(Reason),
-    /// The caller is nobody any more: end now.
-    PeerEnded(Reason),
-    /// As old as it may get: finish what is open, take nothing new.
-    Aged,
-    /// End now.
-    Closed,
 }
 
 /// Watches an endpoint's stage, the policy and the caller's certificate for one connection.

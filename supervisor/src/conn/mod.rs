@@ -10,6 +10,7 @@
 pub mod body;
 mod bounds;
 mod cut;
+mod event;
 mod flow;
 mod peer;
 mod registry;
@@ -24,7 +25,8 @@ use crate::identity::PeerIdentity;
 use crate::state::endpoint::{Endpoint, EndpointSpec, Slot};
 
 pub use bounds::HttpBounds;
-pub use cut::{Cut, Event, until_closed, until_overdue};
+pub use cut::{Cut, until_closed, until_overdue};
+pub use event::Event;
 pub use peer::PeerWatch;
 pub use registry::{Guard, Live, Registry};
 pub use target::canonical_path;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
 
-use super::Event;
+use super::event::Event;
 use crate::identity::PeerIdentity;
 use crate::reason::Reason;
 use crate::tls::PeerVerifier;

@@ -6,6 +6,7 @@
 //! A value is looked at in `forms` and `sigv4` alone. It has no `Debug` and no `Display`, and no error of this module quotes any
 //! part of a file. Which call gets which credential is decided in `decide`; nothing here grants anything.
 
+mod fault;
 mod fill;
 mod folder;
 mod forms;
@@ -22,9 +23,10 @@ use arc_swap::ArcSwap;
 
 use crate::config::CredentialConfig;
 
+pub use self::fault::Fault;
 use self::folder::Folder;
 pub use self::folder::SourceError;
-pub use self::forms::{BODY_MAX, Body, Fault, Injection};
+pub use self::forms::{BODY_MAX, Body, Injection};
 pub use self::placeholder::{PREFIX, Watch, first_name, is_in_head};
 pub use self::value::{Value, ValueError};
 

@@ -13,8 +13,8 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use zeroize::Zeroizing;
 
+use super::fault::Fault;
 use super::fill;
-use super::forms::Fault;
 use super::placeholder::unescaped;
 use super::value::Keys;
 

@@ -2,7 +2,6 @@
 //! of HTTP/2.
 
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
@@ -12,9 +11,8 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use super::form;
-use super::pool::Pool;
 use super::shared::{Place, Shared};
-use crate::conn::body::{Lease, Meter, RequestBody};
+use crate::conn::body::{Meter, RequestBody};
 use crate::conn::reply::Form;
 use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Limits, Refusal};
@@ -81,6 +79,15 @@ impl HttpUpstream {
             Kind::Http1 { sender, gate, .. } => !sender.is_closed() && gate.is_reusable(),
             Kind::Http2 { shared, .. } => shared.is_open(),
         }
+    }
+
+    /// Why the answer of its last exchange broke off.
+    pub(super) fn broken(&self) -> (Reason, &'static str) {
+        let refused = match &self.kind {
+            Kind::Http1 { gate, .. } => gate.refusal(),
+            Kind::Http2 { .. } => None,
+        };
+        refused.map_or((Reason::UpstreamClosed, ""), self::refused)
     }
 
     /// To be kept for another exchange: none when there is no room for it. A place on a shared one is given back by dropping
@@ -194,33 +201,5 @@ async fn answer_in_time<T>(answer: impl Future<Output = T>, meter: &Meter, deadl
             Err(_) if meter.bytes() > before => {}
             Err(_) => return None,
         }
-    }
-}
-
-/// Gives a connection back to its pool when the exchange ended as it should.
-pub struct PoolLease {
-    upstream: HttpUpstream,
-    pool: Rc<Pool>,
-}
-
-impl PoolLease {
-    /// A lease of a connection that came from, or will go to, `pool`.
-    #[must_use]
-    pub fn new(upstream: HttpUpstream, pool: Rc<Pool>) -> Box<Self> {
-        Box::new(Self { upstream, pool })
-    }
-}
-
-impl Lease for PoolLease {
-    fn broken(&self) -> (Reason, &'static str) {
-        let refused = match &self.upstream.kind {
-            Kind::Http1 { gate, .. } => gate.refusal(),
-            Kind::Http2 { .. } => None,
-        };
-        refused.map_or((Reason::UpstreamClosed, ""), self::refused)
-    }
-
-    fn give_back(self: Box<Self>) {
-        self.pool.put(self.upstream);
     }
 }

@@ -6,6 +6,7 @@ mod form;
 mod health;
 mod http;
 mod key;
+mod lease;
 mod parent;
 mod ping;
 mod pool;
@@ -43,7 +44,8 @@ use self::resolve::Sources;
 
 pub use self::failure::DialFailure;
 pub use self::health::health;
-pub use self::http::{HttpUpstream, PoolLease, SendFailure, send, switched};
+pub use self::http::{HttpUpstream, SendFailure, send, switched};
+pub use self::lease::PoolLease;
 pub use self::parent::{Parent, ParentError, Parents};
 pub use self::pool::{Pool, Pools};
 pub use self::speaks::Speaks;

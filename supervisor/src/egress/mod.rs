@@ -12,7 +12,6 @@
 //! ```
 //! Who asks is the endpoint whose link the connection came over. Nothing that the guest sends changes that.
 
-mod connect;
 mod credential;
 pub mod first;
 mod http;
@@ -245,7 +244,7 @@ async fn dependency(guest: Rc<Guest>, stream: Stream, target: &str) {
     };
     let stream = Prefixed::new(Bytes::new(), stream);
     match tunnel::open_named(&guest, &declared.host, declared.port, &mut record).await {
-        Ok(opened) => tunnel::carry(guest, opened, stream, record).await,
+        Ok(opened) => http::carry(guest, opened, stream, record).await,
         Err(reason) => {
             guest.ended(reason);
             stream.abort().await;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use self::wire::{COMMAND_NOT_SUPPORTED, GENERAL_FAILURE, Parsed, VERSION};
-use super::{Guest, tunnel};
+use super::{Guest, http, tunnel};
 use crate::net::stream::Prefixed;
 use crate::reason::{Public, Reason};
 
@@ -49,7 +49,7 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
     match tunnel::open_named(&guest, &host, port, &mut record).await {
         Ok(opened) => {
             if answer(&mut stream, SUCCEEDED).await {
-                tunnel::carry(guest, opened, stream, record).await;
+                http::carry(guest, opened, stream, record).await;
             }
         }
         Err(reason) => {

@@ -1,6 +1,5 @@
 //! A tunnel to one destination, however it was asked for: CONNECT, SOCKS5 or a fixed dependency.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use nova_policy::data::EgressTarget;
@@ -9,7 +8,7 @@ use nova_policy::input::Input;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::first::{self, Verdict};
-use super::{Guest, http, intercept, while_wanted};
+use super::{Guest, intercept, while_wanted};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::conn::reply::refusal_bytes;
@@ -18,7 +17,8 @@ use crate::decide::{Permit, until_revoked};
 use crate::dial::Upstream;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
-use crate::state::pace::{Pace, Way};
+use crate::state::pace::Pace;
+use crate::state::way::Way;
 
 /// How long an app may take to say the first word to a destination whose rules look at requests.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -32,6 +32,16 @@ pub(super) enum Opened {
     Opaque { permit: Permit, upstream: Upstream },
     /// Only rules with an `http` block: requests are decided one by one, nothing is dialled yet.
     Inspected { host: Host, port: u16, to_workload: bool, intercept: bool },
+}
+
+/// Where the requests inside a tunnel go.
+pub(super) struct Inside {
+    /// Host of the tunnel.
+    pub(super) host: Host,
+    /// Port of the tunnel.
+    pub(super) port: u16,
+    /// The app speaks TLS, which we answered.
+    pub(super) intercepted: bool,
 }
 
 /// Decides and, for an opaque tunnel, dials.
@@ -76,22 +86,28 @@ pub(super) async fn open_named(guest: &Guest, name: &str, port: u16, record: &mu
     open(guest, &host, port, record).await
 }
 
-/// Carries an opened tunnel to its end.
-pub(super) async fn carry(guest: Rc<Guest>, opened: Opened, caller: Prefixed, mut record: Record) {
+/// Carries an opaque tunnel to its end. Of an inspected one it gives back the app's side, with at least one byte of plaintext;
+/// `None`: it is over, and `record` said why.
+pub(super) async fn carry(
+    guest: &Guest,
+    opened: Opened,
+    caller: Prefixed,
+    mut record: Record,
+) -> Option<(Prefixed, Inside)> {
     match opened {
-        Opened::Opaque { permit, upstream } => opaque(&guest, permit, upstream, caller, record).await,
+        Opened::Opaque { permit, upstream } => {
+            opaque(guest, permit, upstream, caller, record).await;
+            None
+        }
         Opened::Inspected { host, port, to_workload, intercept } => {
-            let Some(caller) = first_word(&guest, caller, &mut record).await else { return };
+            let caller = first_word(guest, caller, &mut record).await?;
             let is_tls = caller.first().first() == Some(&first::TLS);
             let caller = if is_tls && intercept {
-                intercept::terminate(&guest, caller, &host, &mut record).await
+                intercept::terminate(guest, caller, &host, &mut record).await?
             } else {
-                plaintext(caller, to_workload, &mut record).await
+                plaintext(caller, to_workload, &mut record).await?
             };
-            let Some(caller) = caller else { return };
-            drop(record);
-            // Boxed: this future contains one of its own kind.
-            Box::pin(http::serve(guest, caller, http::Mode::Inside { host, port, intercepted: is_tls })).await;
+            Some((caller, Inside { host, port, intercepted: is_tls }))
         }
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use nova_proto::ids::{SpiffeId, TenantId, WorkloadId};
 
-use super::{DevCa, IdentityError, IdentityRequest, IdentitySource, RootSet, Svid, TrustBundles, TrustDomain};
+use super::{
+    DEV_TRUST_DOMAIN, DevCa, IdentityError, IdentityRequest, IdentitySource, RootSet, Svid, TrustBundles, TrustDomain,
+};
 use crate::config::Mode;
 
-/// The trust domain of everything the dev CA issues.
-pub const DEV_TRUST_DOMAIN: &str = "dev.invalid";
 /// As SPIRE's default.
 const SVID_LIFE: Duration = Duration::from_secs(3600);
 
@@ -74,9 +74,4 @@ impl IdentitySource for DevSource {
 /// Never for validated names; the constructor of the ID decides.
 pub fn dev_spiffe_id(tenant: &TenantId, workload: &WorkloadId) -> Result<SpiffeId, IdentityError> {
     SpiffeId::new(format!("spiffe://{DEV_TRUST_DOMAIN}/t/{tenant}/w/{workload}")).map_err(IdentityError::TrustDomain)
-}
-
-/// An ID that no endpoint can have: for the CA's self-test.
-pub(super) fn probe_id() -> Result<SpiffeId, IdentityError> {
-    SpiffeId::new(format!("spiffe://{DEV_TRUST_DOMAIN}/probe")).map_err(IdentityError::TrustDomain)
 }

@@ -16,6 +16,8 @@ use super::peer::{Usage, verify_against};
 use super::signing::{EcKey, issuer_of, random_hex, set_validity};
 use super::{IdentityError, RootSet, pem};
 
+/// The trust domain of everything the dev CA issues.
+pub const DEV_TRUST_DOMAIN: &str = "dev.invalid";
 /// Callers whose clock is a little behind must not refuse what was just issued.
 const BACKDATE: Duration = Duration::from_secs(60);
 /// A CA in memory dies with its process; a year outlives every lab.
@@ -139,7 +141,7 @@ impl DevCa {
 
     /// Issues and verifies once: what a handed-over CA may have (an odd subject, no keyCertSign, a past end) shows here.
     fn prove(&self) -> Result<(), IdentityError> {
-        let id = super::dev::probe_id()?;
+        let id = probe_id()?;
         let probe = self.issue(&id, "probe.nova", BACKDATE)?;
         verify_against(&self.roots()?, &probe.chain, &id, Usage::Server, UnixTime::now())
             .map_err(|error| unusable(format!("what it issues does not verify ({error})")))
@@ -164,6 +166,11 @@ impl Issued {
     pub fn key_der(&self) -> &[u8] {
         &self.key
     }
+}
+
+/// An ID that no endpoint can have: for the CA's self-test.
+fn probe_id() -> Result<SpiffeId, IdentityError> {
+    SpiffeId::new(format!("spiffe://{DEV_TRUST_DOMAIN}/probe")).map_err(IdentityError::TrustDomain)
 }
 
 fn leaf_params(

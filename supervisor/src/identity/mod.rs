@@ -19,6 +19,7 @@ mod leaf;
 mod peer;
 mod pem;
 mod pod_ca;
+mod refusal;
 mod signing;
 mod subject;
 mod svid;
@@ -30,14 +31,15 @@ use nova_proto::ids::{PodUid, SpiffeId, TenantId, WorkloadId};
 
 pub use self::certificate::ServerCertificate;
 pub use self::crl::{Crls, files as crl_files};
-pub use self::dev::{DEV_TRUST_DOMAIN, DevSource, dev_spiffe_id};
-pub use self::dev_ca::{DevCa, Issued};
+pub use self::dev::{DevSource, dev_spiffe_id};
+pub use self::dev_ca::{DEV_TRUST_DOMAIN, DevCa, Issued};
 pub(crate) use self::disk::read_secret;
 pub use self::error::IdentityError;
 pub use self::files::FilesSource;
 pub use self::leaf::{LeafError, Names, common_name, not_after};
-pub use self::peer::{IdentifyError, PeerIdentity, Usage, identify};
+pub use self::peer::{PeerIdentity, Usage, identify};
 pub use self::pod_ca::{PodCa, PodCaCell, PodCas, PodLeaf};
+pub use self::refusal::IdentifyError;
 pub use self::svid::Svid;
 pub use self::trust::{Federated, RootSet, TrustBundles, TrustDomain};
 

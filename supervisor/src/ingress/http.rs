@@ -24,8 +24,8 @@ use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::serve::{self, Call, Ready, Side};
 use crate::state::endpoint::{Endpoint, EndpointSpec};
-use crate::state::pace::Way;
 use crate::state::room::Room;
+use crate::state::way::Way;
 
 /// A suspended machine's timers stand still while its clock goes on: the clock is looked at this often.
 const LONGEST_SLEEP: Duration = Duration::from_secs(600);

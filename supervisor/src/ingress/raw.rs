@@ -15,7 +15,8 @@ use crate::identity::common_name;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::endpoint::PortSpec;
-use crate::state::pace::{Pace, Way};
+use crate::state::pace::Pace;
+use crate::state::way::Way;
 
 use super::Ingress;
 

@@ -3,15 +3,16 @@
 use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
+use hyper::upgrade::OnUpgrade;
 use tokio::sync::Notify;
 
 use super::Side;
-use super::upgrade::Switched;
 use crate::audit::Record;
 use crate::conn::body::{InFlight, Meter};
 use crate::credentials::Fault;
 use crate::decide::Permit;
 use crate::gate::{GateHandle, Refusal};
+use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
 /// The caller has gone in the middle of its request: nobody is there to answer, and its connection ends.
@@ -36,6 +37,22 @@ pub struct Call {
     pub(super) cut: Notify,
     /// The other side has left HTTP: what goes on once the caller has its 101.
     pub(super) switched: RefCell<Option<Switched>>,
+}
+
+/// The other side has switched; the caller's side comes when hyper has written the 101.
+pub(super) struct Switched {
+    pub(super) caller: OnUpgrade,
+    pub(super) callee: Prefixed,
+    pub(super) permit: Permit,
+    pub(super) record: Record,
+}
+
+impl Switched {
+    /// Gives it up before its caller could use it.
+    pub(super) async fn give_up(mut self, reason: Reason) {
+        self.record.close(reason);
+        self.callee.abort().await;
+    }
 }
 
 impl Call {

@@ -35,7 +35,7 @@ use crate::decide::{Decider, Permit};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, EndpointSpec};
-use crate::state::pace::Way;
+use crate::state::way::Way;
 
 pub use self::call::{Call, CallerLeft};
 pub use self::h1::serve as serve_http1;

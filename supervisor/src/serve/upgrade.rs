@@ -7,26 +7,19 @@ use http::Response;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::{Call, CallerLeft, Ready, Side};
+use super::call::{Call, CallerLeft, Switched};
+use super::{Ready, Side};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::conn::body::ReplyBody;
 use crate::conn::reply::{end_gently, refusal};
 use crate::copy::{self, Answered, Bounds};
-use crate::decide::{Permit, until_revoked};
+use crate::decide::until_revoked;
 use crate::gate::io::GatedIo;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 use crate::state::pace::Pace;
 use crate::tokens::Fault;
-
-/// The other side has switched; the caller's side comes when hyper has written the 101.
-pub(super) struct Switched {
-    caller: OnUpgrade,
-    callee: Prefixed,
-    permit: Permit,
-    record: Record,
-}
 
 /// Sends a granted request to the other side and gives its answer; after a 101, `call` keeps what goes on.
 pub(super) async fn answer(
@@ -81,14 +74,6 @@ pub(super) async fn carry(side: &impl Side, switched: Switched, cut: &mut Cut) -
         record.detail(Fault::Expired.as_str());
     }
     outcome.close
-}
-
-impl Switched {
-    /// Gives it up before its caller could use it.
-    pub(super) async fn give_up(mut self, reason: Reason) {
-        self.record.close(reason);
-        self.callee.abort().await;
-    }
 }
 
 /// The caller's connection as hyper gives it back, with what it has sent behind its request.

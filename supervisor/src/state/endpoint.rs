@@ -19,7 +19,7 @@ pub use super::echoes::{ECHOES_MAX, EchoPlace};
 use super::handshakes::{HandshakeSlot, Handshakes, NoPlace};
 pub use super::limits::EndpointLimits;
 use super::names::Names;
-use super::pace::Way;
+use super::way::Way;
 use crate::identity::PodCaCell;
 use crate::reason::Reason;
 use crate::tls::SvidCell;

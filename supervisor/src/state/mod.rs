@@ -12,3 +12,4 @@ pub mod pace;
 pub mod policy;
 pub mod room;
 pub mod table;
+pub mod way;

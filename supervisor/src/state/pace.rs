@@ -6,31 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
+use super::way::Way;
 
 /// A piece is at most what the rate gives in this fraction of a second, so that turns come often.
 const PIECES_PER_SECOND: u64 = 32;
 /// The size of a read, and a size below which the turns cost more than they even out.
 const PIECE: std::ops::RangeInclusive<u64> = 1024..=64 * 1024;
-
-/// Which way the payload goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// From the outside to the guest.
-    ToGuest,
-    /// From the guest to the outside.
-    FromGuest,
-}
-
-impl Way {
-    /// The other one.
-    #[must_use]
-    pub fn back(self) -> Self {
-        match self {
-            Self::ToGuest => Self::FromGuest,
-            Self::FromGuest => Self::ToGuest,
-        }
-    }
-}
 
 /// The rate of one way of one endpoint. Each way has the whole rate.
 pub struct Pace {

@@ -9,6 +9,7 @@
 //! Keys come from a file or a URL and are followed by a task of the control runtime; data-plane threads only read them.
 
 mod fault;
+mod follow;
 mod issuer;
 mod keys;
 mod label;
@@ -21,10 +22,10 @@ use std::time::SystemTime;
 use nova_proto::ids::SpiffeId;
 
 pub use fault::Fault;
+pub use follow::Timing;
 pub use issuer::{Issuer, Verified};
 pub use keys::{KeyError, KeySet};
 pub use peek::{MAX_TOKEN, Peeked};
-pub use source::Timing;
 
 use crate::config::TokenConfig;
 use crate::net::guard::AddressGuard;

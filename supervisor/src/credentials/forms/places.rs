@@ -7,7 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use nova_policy::data::{BodyKind, Places};
 use zeroize::Zeroizing;
 
-use super::{Body, Fault, holds_placeholder, is_parameter, secret_value, set_target};
+use super::{Body, holds_placeholder, is_parameter, secret_value, set_target};
+use crate::credentials::fault::Fault;
 use crate::credentials::{fill as write, placeholder};
 
 /// Replaces the placeholders of `name` by `text`, and says what is to be done with the body.

@@ -11,11 +11,12 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use nova_policy::host::Authority;
 
-use super::http::note_host;
-use super::{Guest, tunnel};
+use super::carry;
+use super::prepare::note_host;
 use crate::conn::body::ReplyBody;
 use crate::conn::reply::{Form, end_gently, refusal};
 use crate::conn::until_overdue;
+use crate::egress::{Guest, tunnel};
 use crate::gate::io::GatedIo;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
@@ -50,7 +51,7 @@ pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>) -> Res
         let endpoint = Arc::clone(&guest.endpoint);
         let carrying = async {
             match tunnelled(upgrade).await {
-                Some(caller) => tunnel::carry(guest, opened, caller, record).await,
+                Some(caller) => carry(guest, opened, caller, record).await,
                 // The app went away before the tunnel started.
                 None => record.close(Reason::Aborted),
             }

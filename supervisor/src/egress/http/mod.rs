@@ -4,6 +4,7 @@
 //! Every request goes through [`Connection::checked`]: there is no second way to the decision, and no second place where what
 //! is sent is made.
 
+mod connect;
 mod prepare;
 
 use std::rc::Rc;
@@ -11,10 +12,9 @@ use std::sync::Arc;
 
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
-use nova_policy::host::Host;
 
-pub(super) use self::prepare::note_host;
-use super::{Guest, connect, credential};
+use super::tunnel::{self, Inside, Opened};
+use super::{Guest, credential};
 use crate::audit::{AuditSink, Record};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::{Cut, HttpBounds};
@@ -25,8 +25,8 @@ use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 use crate::serve::{self, Call, Ready, Side};
 use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
-use crate::state::pace::Way;
 use crate::state::room::Room;
+use crate::state::way::Way;
 
 /// What the requests of a connection are allowed to name.
 pub(super) enum Mode {
@@ -35,14 +35,7 @@ pub(super) enum Mode {
     /// The egress socket: as the proxy port, and in HTTP/2 as well, which clients of `unix://` speak at once.
     Socket,
     /// Inside a tunnel: the tunnel's destination only.
-    Inside {
-        /// Host of the tunnel.
-        host: Host,
-        /// Port of the tunnel.
-        port: u16,
-        /// The app speaks TLS, which we answered.
-        intercepted: bool,
-    },
+    Inside(Inside),
 }
 
 /// What is the same for every request of a connection.
@@ -55,6 +48,14 @@ struct Connection {
     is_late: bool,
 }
 
+/// Carries an opened tunnel to its end: as bytes, or as the requests inside it.
+pub(super) async fn carry(guest: Rc<Guest>, opened: Opened, caller: Prefixed, record: Record) {
+    if let Some((caller, inside)) = tunnel::carry(&guest, opened, caller, record).await {
+        // Boxed: what serves a CONNECT contains this.
+        Box::pin(serve(guest, caller, Mode::Inside(inside))).await;
+    }
+}
+
 /// Serves HTTP until the connection ends, its endpoint closes, or what is on its way is no longer allowed.
 pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
     let cut = Cut::watch(&guest.endpoint, &guest.egress.policy);
@@ -64,7 +65,7 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
     let end = match connection.mode {
         // Proxies are spoken to in HTTP/1.
         Mode::Proxy => serve::serve_http1(&connection, stream, cut).await,
-        Mode::Socket | Mode::Inside { .. } => serve::serve(&connection, stream, cut).await,
+        Mode::Socket | Mode::Inside(_) => serve::serve(&connection, stream, cut).await,
     };
     connection.guest.ended(end.close);
     if let Some(refused) = end.refused {

@@ -18,6 +18,7 @@ use crate::credentials::Body;
 use crate::decide::Permit;
 use crate::dial::Speaks;
 use crate::egress::credential;
+use crate::egress::tunnel::Inside;
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
 use crate::serve::{Call, Ready, asks_for_websocket, body_rules, check_fields, is_plain, readdress};
@@ -26,7 +27,7 @@ impl Connection {
     /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
     pub(super) fn checked(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>> {
         let mut record = self.guest.record();
-        if matches!(self.mode, Mode::Inside { intercepted: true, .. }) {
+        if matches!(self.mode, Mode::Inside(Inside { intercepted: true, .. })) {
             record.intercepted();
         }
         let asked = format!("{} {}", request.method(), without_query(request.uri()));
@@ -95,7 +96,7 @@ impl Connection {
                 }
                 parse(uri.authority().ok_or(Reason::BadDestination)?.as_str())
             }
-            Mode::Inside { host, port, .. } => {
+            Mode::Inside(Inside { host, port, .. }) => {
                 record.dest(host.as_str(), *port);
                 let target = uri.authority().map(|target| target.as_str());
                 let named = headers.get(header::HOST).map(|value| value.to_str().map_err(|_| Reason::BadDestination));
@@ -113,7 +114,7 @@ impl Connection {
     fn port(&self, authority: &Authority) -> Option<u16> {
         match self.mode {
             Mode::Proxy | Mode::Socket => authority.port(),
-            Mode::Inside { port, .. } => Some(port),
+            Mode::Inside(Inside { port, .. }) => Some(port),
         }
     }
 
@@ -154,7 +155,7 @@ struct Asked<'a> {
 }
 
 /// Notes that Host names something else than the target of a request, which alone decides.
-pub(in crate::egress) fn note_host(headers: &HeaderMap, target: &Authority, default: u16, record: &mut Record) {
+pub(super) fn note_host(headers: &HeaderMap, target: &Authority, default: u16, record: &mut Record) {
     let Some(named) = headers.get(header::HOST) else { return };
     let named = named.to_str().ok().and_then(|named| Authority::parse(named).ok());
     let same = |named: &Authority| named.host() == target.host() && named.port_or(default) == target.port_or(default);
