@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::bail;
 
 use crate::setup::{self, Need};
-use crate::{report, stage};
+use crate::{places, report};
 
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -30,14 +30,14 @@ enum What {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let What::Ingress = args.what;
     setup::install(&[Need::Lab, Need::Bench])?;
-    let mut build = stage::cargo();
+    let mut build = places::cargo();
     build.args(["build", "--release", "--bins", "-p", "nova-supervisor", "-p", "nova-policy", "-p", "nova-relay"]);
     build.args(["-p", "nova-novalet", "-p", "nova-tests"]);
     report::command("building in release (minutes the first time)", &mut build)?;
-    let bins = stage::target_dir()?.join("release");
+    let bins = places::target_dir()?.join("release");
     let mut bench = Command::new(bins.join("nova-lab"));
     bench.args(["bench", "--seconds", &args.seconds.to_string()]);
-    bench.arg("--bins").arg(&bins).arg("--out").arg(stage::root().join("docs/benchmarks.md"));
+    bench.arg("--bins").arg(&bins).arg("--out").arg(places::root().join("docs/benchmarks.md"));
     if args.json {
         bench.arg("--json");
     }

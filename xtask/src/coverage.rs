@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use serde::Deserialize;
 
-use crate::stage;
+use crate::places;
 
 const SOURCE: &str = "docs/requirements.toml";
 const RESULT: &str = "docs/coverage.md";
@@ -45,7 +45,7 @@ struct Requirement {
 type Covered = BTreeMap<String, Vec<String>>;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let root = stage::root();
+    let root = places::root();
     let text = std::fs::read_to_string(root.join(SOURCE)).context(SOURCE)?;
     let requirements: Requirements = toml::from_str(&text).context(SOURCE)?;
     let mut ids = BTreeSet::new();

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 
-use crate::{report, setup, stage};
+use crate::{places, report, setup};
 
 const VERSION: &str = "0.20.2";
 
@@ -13,7 +13,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     let program = cargo_deny()?;
     let deny = |arguments: &[&str]| {
         let mut command = Command::new(&program);
-        command.current_dir(stage::root()).args(["--log-level", "error"]).args(arguments);
+        command.current_dir(places::root()).args(["--log-level", "error"]).args(arguments);
         command
     };
     // The database of advisories is on the network; without it the rest is still checked, and this is said.
@@ -31,12 +31,12 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 }
 
 fn cargo_deny() -> anyhow::Result<PathBuf> {
-    let root = stage::cache_dir()?.join("tools");
+    let root = places::cache_dir()?.join("tools");
     let cached = root.join("bin/cargo-deny");
     if cached.is_file() {
         return Ok(cached);
     }
-    if let Some(installed) = setup::find("cargo-deny") {
+    if let Some(installed) = places::find("cargo-deny") {
         return Ok(installed);
     }
     setup::cargo_install("cargo-deny", VERSION, "a few minutes")?;

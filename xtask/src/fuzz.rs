@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
-use crate::{report, stage};
+use crate::{places, report};
 
 /// What libFuzzer needs in every crate that it looks into.
 const COUNTERS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn chosen(asked: &[String]) -> anyhow::Result<Vec<String>> {
-    let manifest = std::fs::read_to_string(stage::root().join("fuzz/Cargo.toml"))?;
+    let manifest = std::fs::read_to_string(places::root().join("fuzz/Cargo.toml"))?;
     let manifest: Manifest = toml::from_str(&manifest).context("fuzz/Cargo.toml")?;
     let all: Vec<String> = manifest.bin.into_iter().map(|bin| bin.name).collect();
     if let Some(unknown) = asked.iter().find(|name| !all.contains(name)) {
@@ -85,11 +85,11 @@ fn chosen(asked: &[String]) -> anyhow::Result<Vec<String>> {
 /// With `--target`, so that build scripts and macros are built without counters.
 fn build(targets: &[String]) -> anyhow::Result<PathBuf> {
     let host = host()?;
-    let folder = stage::target_dir()?.join("fuzz");
+    let folder = places::target_dir()?.join("fuzz");
     // What is fuzzed is what is shipped: the same versions of everything.
-    std::fs::copy(stage::root().join("Cargo.lock"), stage::root().join("fuzz/Cargo.lock"))?;
-    let mut build = stage::cargo();
-    build.current_dir(stage::root().join("fuzz")).args(["build", "--target", &host]);
+    std::fs::copy(places::root().join("Cargo.lock"), places::root().join("fuzz/Cargo.lock"))?;
+    let mut build = places::cargo();
+    build.current_dir(places::root().join("fuzz")).args(["build", "--target", &host]);
     for target in targets {
         build.args(["--bin", target]);
     }
@@ -105,8 +105,8 @@ fn host() -> anyhow::Result<String> {
 }
 
 fn fuzz(bins: &Path, target: &str, seconds: u64) -> anyhow::Result<Outcome> {
-    let corpus = stage::cache_dir()?.join("fuzz").join(target);
-    let artifacts = stage::root().join("fuzz/artifacts").join(target);
+    let corpus = places::cache_dir()?.join("fuzz").join(target);
+    let artifacts = places::root().join("fuzz/artifacts").join(target);
     std::fs::create_dir_all(&corpus)?;
     std::fs::create_dir_all(&artifacts)?;
     let before = files(&artifacts)?;
@@ -136,7 +136,7 @@ fn table(outcomes: &[Outcome]) {
     println!("{:<24} {:>12} {:>8}  finding", "target", "runs", "corpus");
     for outcome in outcomes {
         let finding = outcome.finding.as_ref().map_or("none".to_owned(), |file| {
-            let root = stage::root();
+            let root = places::root();
             file.strip_prefix(&root).unwrap_or(file).display().to_string()
         });
         println!("{:<24} {:>12} {:>8}  {finding}", outcome.target, outcome.runs, outcome.corpus);

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Context;
 
-use crate::{report, setup, stage};
+use crate::{places, report};
 
 /// One tool.
 pub(crate) struct GoTool {
@@ -52,22 +52,22 @@ impl GoTool {
 
     fn path(&self) -> anyhow::Result<PathBuf> {
         let Self { name, version, .. } = self;
-        Ok(stage::cache_dir()?.join("tools").join(format!("{name}-{version}")).join(name))
+        Ok(places::cache_dir()?.join("tools").join(format!("{name}-{version}")).join(name))
     }
 }
 
 /// Builds our own clients. The tests do the same again, so that they never run what was built of older sources: with Go's
 /// own cache that takes a moment and no network.
 pub(crate) fn build_clients() -> anyhow::Result<()> {
-    let program = stage::cache_dir()?.join("tools/clients/nova-clients");
+    let program = places::cache_dir()?.join("tools/clients/nova-clients");
     let mut build = go()?;
-    build.arg("build").arg("-o").arg(program).arg(".").current_dir(stage::root().join(CLIENTS));
+    build.arg("build").arg("-o").arg(program).arg(".").current_dir(places::root().join(CLIENTS));
     report::command("building the clients in Go (a minute when they are new)", &mut build)?;
     Ok(())
 }
 
 fn go() -> anyhow::Result<Command> {
     let usual = Path::new("/usr/local/go/bin/go");
-    let go = setup::find("go").or_else(|| usual.is_file().then(|| usual.to_owned()));
+    let go = places::find("go").or_else(|| usual.is_file().then(|| usual.to_owned()));
     Ok(Command::new(go.context("no Go to build with: install it from https://go.dev/dl")?))
 }

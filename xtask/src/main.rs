@@ -7,6 +7,7 @@ mod deny;
 mod fuzz;
 mod go_tool;
 mod opa;
+mod places;
 mod policy_wasm;
 mod report;
 mod setup;

@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
 
-use crate::{opa, report, stage};
+use crate::{opa, places, report};
 
 const FOLDER: &str = "policy/rego";
 const REGO: &str = "authz.rego";
@@ -26,7 +26,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let opa = opa::install()?;
-    let folder = stage::root().join(FOLDER);
+    let folder = places::root().join(FOLDER);
     let built = build(&opa, &folder)?;
     let path = folder.join(WASM);
     if args.check {
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Builds in a folder of its own, from a relative path: OPA writes the paths it was given into what it makes.
 fn build(opa: &Path, folder: &Path) -> anyhow::Result<Vec<u8>> {
-    let work = stage::cache_dir()?.join("policy-wasm");
+    let work = places::cache_dir()?.join("policy-wasm");
     std::fs::create_dir_all(&work)?;
     std::fs::copy(folder.join(REGO), work.join(REGO))?;
     let mut build = Command::new(opa);

@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 
 use crate::go_tool::{self, GRPCURL, H2SPEC};
-use crate::{opa, report, stage};
+use crate::{opa, places, report};
 
 /// The host side of vsock for QEMU, as a process with Unix sockets.
 const VHOST: &str = "vhost-device-vsock";
@@ -130,7 +130,7 @@ pub(crate) fn install(needs: &[Need]) -> anyhow::Result<()> {
 pub(crate) fn vm_tools() -> anyhow::Result<VmTools> {
     let (kernel, modules) = kernel().context("no guest kernel; run cargo xtask setup")?;
     Ok(VmTools {
-        qemu: find("qemu-system-x86_64").context("no QEMU; run cargo xtask setup")?,
+        qemu: places::find("qemu-system-x86_64").context("no QEMU; run cargo xtask setup")?,
         kernel,
         modules,
         vhost_device_vsock: vhost().context("no vhost-device-vsock; run cargo xtask setup")?,
@@ -138,13 +138,13 @@ pub(crate) fn vm_tools() -> anyhow::Result<VmTools> {
 }
 
 fn missing_packages(needs: &[Need]) -> Vec<&'static str> {
-    let missing = |tool: &&Tool| needs.contains(&tool.need) && find(tool.program).is_none();
+    let missing = |tool: &&Tool| needs.contains(&tool.need) && places::find(tool.program).is_none();
     TOOLS.iter().filter(missing).map(|tool| tool.package).collect()
 }
 
 fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     let by_hand = format!("apt-get install --no-install-recommends {}", packages.join(" "));
-    if find("apt-get").is_none() {
+    if places::find("apt-get").is_none() {
         bail!(
             "missing: {}; this is not Debian or Ubuntu, so install what has these programs by hand",
             packages.join(" ")
@@ -165,7 +165,7 @@ fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
 
 /// Downloads Debian's cloud kernel and unpacks it into the cache: installing it would change what the machine boots.
 fn unpack_kernel() -> anyhow::Result<()> {
-    let dir = stage::cache_dir()?.join("kernel");
+    let dir = places::cache_dir()?.join("kernel");
     std::fs::create_dir_all(&dir)?;
     let remedy = || format!("install the package {KERNEL_PACKAGE}, or put it unpacked into {}", dir.display());
     let depends = report::quiet(Command::new("apt-cache").args(["depends", KERNEL_PACKAGE])).with_context(remedy)?;
@@ -186,9 +186,9 @@ fn unpack_kernel() -> anyhow::Result<()> {
 
 /// Builds a program from crates.io into the cache.
 pub(crate) fn cargo_install(name: &str, version: &str, duration: &str) -> anyhow::Result<()> {
-    let root = stage::cache_dir()?.join("tools");
+    let root = places::cache_dir()?.join("tools");
     let build = root.join("build");
-    let mut install = stage::cargo();
+    let mut install = places::cargo();
     install.args(["install", "--locked", "--version", version, "--root"]).arg(&root).arg(name);
     install.env("CARGO_TARGET_DIR", &build);
     report::command(&format!("building {name} {version} (once, {duration})"), &mut install)?;
@@ -197,7 +197,7 @@ pub(crate) fn cargo_install(name: &str, version: &str, duration: &str) -> anyhow
 
 /// Kernel image and the folder of its modules: from the cache, or the one of the machine.
 fn kernel() -> Option<(PathBuf, PathBuf)> {
-    let cache = stage::cache_dir().ok()?.join("kernel");
+    let cache = places::cache_dir().ok()?.join("kernel");
     [cache, PathBuf::from("/")].iter().find_map(|root| {
         entries(&root.join("boot")).into_iter().rev().find_map(|image| {
             let version = image.file_name()?.to_str()?.strip_prefix("vmlinuz-")?.to_owned();
@@ -208,15 +208,8 @@ fn kernel() -> Option<(PathBuf, PathBuf)> {
 }
 
 fn vhost() -> Option<PathBuf> {
-    let cached = stage::cache_dir().ok()?.join("tools/bin").join(VHOST);
-    if cached.is_file() { Some(cached) } else { find(VHOST) }
-}
-
-/// A program, where a root shell would find it, or the file of a whole path.
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).map(|dir| dir.join(program)).find(|file| file.is_file())
+    let cached = places::cache_dir().ok()?.join("tools/bin").join(VHOST);
+    if cached.is_file() { Some(cached) } else { places::find(VHOST) }
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {

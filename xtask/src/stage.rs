@@ -1,4 +1,4 @@
-//! Where things are, and building what the lab runs.
+//! Builds what the lab runs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -6,8 +6,8 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::report;
 use crate::setup::{self, Need};
+use crate::{places, report};
 
 /// Packages whose binaries run on the host.
 const HOST_PACKAGES: [&str; 5] = ["nova-supervisor", "nova-policy", "nova-relay", "nova-novalet", "nova-tests"];
@@ -65,7 +65,7 @@ pub(crate) fn prepare(guest: Guest) -> anyhow::Result<Stage> {
         Guest::Process => vec![Need::Lab],
     };
     setup::install(&needs)?;
-    let target = target_dir()?;
+    let target = places::target_dir()?;
     build_host()?;
     let guest_bins = match guest {
         Guest::Microvm => build_static(&target)?,
@@ -76,7 +76,7 @@ pub(crate) fn prepare(guest: Guest) -> anyhow::Result<Stage> {
 }
 
 fn build_host() -> anyhow::Result<()> {
-    let mut build = cargo();
+    let mut build = places::cargo();
     build.args(["build", "--bins"]).args(HOST_PACKAGES.iter().flat_map(|package| ["-p", package]));
     report::command("building the supervisor, novalet-ref and the lab", &mut build)?;
     Ok(())
@@ -87,7 +87,7 @@ fn build_host() -> anyhow::Result<()> {
 fn build_static(target: &Path) -> anyhow::Result<PathBuf> {
     let triple = host_triple()?;
     let dir = target.join("static");
-    let mut build = cargo();
+    let mut build = places::cargo();
     build.args(["build", "-p", "nova-relay", "-p", "nova-tests", "--no-default-features", "--target", &triple]);
     build.args(GUEST_BINARIES.iter().flat_map(|binary| ["--bin", binary])).arg("--target-dir").arg(&dir);
     build.env("RUSTFLAGS", "-C target-feature=+crt-static");
@@ -99,31 +99,4 @@ fn host_triple() -> anyhow::Result<String> {
     let text = report::quiet(Command::new(std::env::var("RUSTC").as_deref().unwrap_or("rustc")).arg("-vV"))?;
     let triple = text.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc -vV names no host")?;
     Ok(triple.to_owned())
-}
-
-/// `cargo`, from the root of the workspace.
-pub(crate) fn cargo() -> Command {
-    let mut command = Command::new(std::env::var("CARGO").as_deref().unwrap_or("cargo"));
-    command.current_dir(root());
-    command
-}
-
-/// The root of the workspace.
-pub(crate) fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_owned()
-}
-
-/// Cargo's target folder, wherever the user put it.
-pub(crate) fn target_dir() -> anyhow::Result<PathBuf> {
-    let text = report::quiet(cargo().args(["metadata", "--no-deps", "--format-version", "1", "--offline"]))?;
-    let metadata: serde_json::Value = serde_json::from_str(&text)?;
-    Ok(metadata["target_directory"].as_str().context("cargo metadata names no target folder")?.into())
-}
-
-/// Where downloaded tools are kept, inside the target folder so that `cargo clean` removes them too.
-pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
-    let dir = target_dir()?.join("nova-cache");
-    std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
-    Ok(dir)
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
+use crate::places;
 use crate::stage::{self, Guest};
 
 /// Arguments of `cargo xtask test`.
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn cargo_test(args: &Args) -> anyhow::Result<Count> {
-    let mut cargo = stage::cargo();
+    let mut cargo = places::cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast"]).env("NOVA_TIER", args.tier.to_string());
     if let Some(filter) = &args.filter {
         cargo.arg(filter);

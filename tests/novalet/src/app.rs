@@ -3,25 +3,24 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nix::sys::stat::{Mode, umask};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 
+use crate::agent::Agent;
 use crate::cli::{GuestKind, RouteMode, RunOptions};
 use crate::guest::config::LinkPorts;
 use crate::guest::{Guests, Microvm, MicrovmOptions, ProcessGuests};
 use crate::history::{History, now_ms};
 use crate::image::ImageSpec;
 use crate::ipam::Ipam;
-use crate::load::load;
+use crate::load::{load, tell_mistakes};
 use crate::operator;
 use crate::placement::Placement;
-use crate::pods::{Node, Pods};
+use crate::pods::Node;
 use crate::routes::Routes;
 use crate::server;
 use crate::sockets;
@@ -32,50 +31,6 @@ use crate::watch::FileWatch;
 const LOOK: Duration = Duration::from_millis(200);
 /// Time that operators and supervisors get to read the last answer.
 const FAREWELL: Duration = Duration::from_millis(500);
-
-/// What servers and loops share.
-#[derive(Debug)]
-pub struct Agent {
-    node: Arc<Node>,
-    pods: Mutex<Pods>,
-    mistakes: Mutex<Vec<String>>,
-    gentle_stop: watch::Sender<bool>,
-}
-
-impl Agent {
-    pub(crate) fn node(&self) -> &Node {
-        &self.node
-    }
-
-    pub(crate) fn pods(&self) -> MutexGuard<'_, Pods> {
-        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn mistakes(&self) -> Vec<String> {
-        self.mistakes.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Drains everything; the agent ends when that is done.
-    pub(crate) fn stop_gently(&self) {
-        self.pods().end(true);
-        self.gentle_stop.send_replace(true);
-    }
-
-    fn reload(&self, path: &Path, node: Option<&str>) {
-        let mistakes = match load(path, node) {
-            Ok(placements) => {
-                tracing::info!(placements = placements.len(), "loaded {}", path.display());
-                self.pods().place(placements);
-                Vec::new()
-            }
-            Err(mistakes) => {
-                tell_mistakes(&mistakes, "nothing was changed");
-                mistakes
-            }
-        };
-        *self.mistakes.lock().unwrap_or_else(PoisonError::into_inner) = mistakes;
-    }
-}
 
 /// Runs the agent until it is told to stop.
 ///
@@ -113,12 +68,7 @@ async fn serve(
     let operators = sockets::listen(&options.run_dir.join(operator::SOCKET), 0o600, None)?;
     let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     let server = tokio::spawn(server::serve(listener, uids, Arc::clone(&node.table)));
-    let agent = Arc::new(Agent {
-        pods: Mutex::new(Pods::new(Arc::clone(&node))),
-        node,
-        mistakes: Mutex::default(),
-        gentle_stop: watch::Sender::new(false),
-    });
+    let agent = Arc::new(Agent::new(node));
     let operators = tokio::spawn(operator::server::serve(operators, Arc::clone(&agent)));
     agent.pods().place(placements);
     tracing::info!(socket = %options.control_socket.display(), "ready: supervisors may connect");
@@ -149,7 +99,7 @@ async fn follow(
             _ = terminate.recv() => return,
             _ = interrupt.recv() => return,
         }
-        if *agent.gentle_stop.borrow() {
+        if agent.stops_gently() {
             if agent.pods().is_empty() {
                 return;
             }
@@ -157,13 +107,6 @@ async fn follow(
             agent.reload(&options.placements, options.node.as_deref());
         }
     }
-}
-
-fn tell_mistakes(mistakes: &[String], consequence: &str) {
-    for mistake in mistakes {
-        eprintln!("{mistake}");
-    }
-    eprintln!("{} mistakes, {consequence}", mistakes.len());
 }
 
 fn make_node(options: &RunOptions) -> anyhow::Result<Node> {

@@ -16,11 +16,13 @@
 //! | [`load`], [`placement`], [`watch`] | the placements file |
 //! | [`operator`], [`cli`], [`app`] | how people and programs use it |
 
+mod agent;
 pub mod app;
 pub mod cli;
 pub mod guest;
 pub mod history;
 pub mod image;
+mod ingress;
 pub mod ipam;
 pub mod launch;
 pub mod load;

@@ -32,6 +32,14 @@ pub fn load(path: &Path, node: Option<&str>) -> Result<Vec<Placement>, Vec<Strin
     parse(&file, text, node)
 }
 
+/// Tells whoever started us what is wrong with the file.
+pub(crate) fn tell_mistakes(mistakes: &[String], consequence: &str) {
+    for mistake in mistakes {
+        eprintln!("{mistake}");
+    }
+    eprintln!("{} mistakes, {consequence}", mistakes.len());
+}
+
 /// A pipe or a device in its place would keep the agent from everything else.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();

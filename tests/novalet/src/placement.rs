@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use nova_proto::control;
 
+use crate::ingress::Ingress;
+
 /// The state that the placements file asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WantedState {
@@ -76,10 +78,10 @@ impl Placement {
 
     /// The targets that the relay is told at boot, each once.
     #[must_use]
-    pub fn ingress(&self) -> Vec<crate::guest::config::Ingress> {
+    pub fn ingress(&self) -> Vec<Ingress> {
         let mut targets = Vec::new();
         for port in &self.ports {
-            let target = crate::guest::config::Ingress::of(port);
+            let target = Ingress::of(port);
             if !targets.contains(&target) {
                 targets.push(target);
             }

@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::load::Case;
+use super::case::Case;
 use super::peers::Peer;
 
 /// A call that takes longer is an error.

@@ -10,6 +10,7 @@
 
 mod caller;
 mod callers;
+mod case;
 mod load;
 mod peers;
 mod report;
@@ -23,7 +24,8 @@ use anyhow::{Context, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use callers::Callers;
-use load::{Case, Sample};
+use case::Case;
+use load::Sample;
 use peers::Stand;
 
 /// Connections that are only held, to see what one costs.

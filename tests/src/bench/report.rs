@@ -7,7 +7,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::Measured;
-use super::load::{Case, Sample};
+use super::case::Case;
+use super::load::Sample;
 use super::peers::Stand;
 
 /// What everything is compared with: the first peer.

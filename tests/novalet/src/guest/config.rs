@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use nova_proto::control;
 use serde::Serialize;
+
+use crate::ingress::Ingress;
+use crate::placement::Placement;
 
 /// User of nova-relay in the guest.
 pub const RELAY_UID: u32 = 64001;
@@ -83,16 +85,6 @@ pub enum Link {
     },
 }
 
-/// A target in the guest.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Ingress {
-    /// A port on the guest's loopback.
-    Tcp(u32),
-    /// A socket file of the app.
-    Socket(String),
-}
-
 /// A fixed dependency of the app.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Dependency {
@@ -102,14 +94,6 @@ pub struct Dependency {
     pub port: u32,
     /// Loopback address that the relay listens on.
     pub guest_ip: String,
-}
-
-impl Ingress {
-    /// The target of an exposed port.
-    #[must_use]
-    pub fn of(port: &control::Port) -> Self {
-        if port.target_unix.is_empty() { Self::Tcp(port.target_port) } else { Self::Socket(port.target_unix.clone()) }
-    }
 }
 
 /// Ports of the guest channel (settled point K39).
@@ -124,12 +108,7 @@ pub struct LinkPorts {
 impl GuestConfig {
     /// The file for one boot of a placed pod.
     #[must_use]
-    pub fn new(
-        placement: &crate::placement::Placement,
-        token: &[u8; 16],
-        ports: &LinkPorts,
-        place: GuestPlace,
-    ) -> Self {
+    pub fn new(placement: &Placement, token: &[u8; 16], ports: &LinkPorts, place: GuestPlace) -> Self {
         let dependencies = placement.dependencies.iter().map(|dependency| Dependency {
             host: dependency.host.clone(),
             port: dependency.port,

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::{Ack, Pod, Reply, Request, Slot, Status};
-use crate::app::Agent;
+use crate::agent::Agent;
 use crate::pods::{Phase, PodStatus};
 
 /// Longest request line in bytes.
