@@ -1,5 +1,7 @@
 //! Source files as the architecture test sees them: without comments, strings' contents aside, and without tests.
 
+pub(crate) mod files;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -11,27 +13,30 @@ pub(crate) struct Source {
     pub(crate) module: String,
     /// Its code.
     pub(crate) code: String,
-    /// How many modules deep it is: 1 for `src/dial.rs` and `src/dial/mod.rs`, 2 for `src/dial/http.rs`.
-    depth: usize,
+    /// Its module: `dial` for `src/dial.rs` and `src/dial/mod.rs`, `dial`, `http` for `src/dial/http.rs`, nothing for the root.
+    parts: Vec<String>,
 }
 
 impl Source {
     pub(crate) fn new(path: &str, text: &str) -> Self {
         let inside = path.split_once("src/").map_or(path, |(_, inside)| inside);
-        let parts: Vec<&str> = inside.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
-        Self {
-            path: path.to_owned(),
-            module: parts.first().copied().unwrap_or_default().to_owned(),
-            code: code_of(text),
-            depth: parts.len(),
-        }
+        let mut parts: Vec<String> =
+            inside.trim_end_matches(".rs").trim_end_matches("/mod").split('/').map(str::to_owned).collect();
+        let module = parts[0].clone();
+        parts.retain(|part| !["lib", "main"].contains(&part.as_str()));
+        Self { path: path.to_owned(), module, code: code_of(text), parts }
+    }
+
+    /// The names of its module.
+    pub(crate) fn parts(&self) -> &[String] {
+        &self.parts
     }
 
     /// Top-level modules of the same crate that this file names.
     pub(crate) fn uses(&self) -> BTreeSet<String> {
-        let to_root = "super::".repeat(self.depth);
+        let to_root = "super::".repeat(self.parts.len());
         let mut found = BTreeSet::new();
-        for start in ["crate::", &to_root] {
+        for start in ["crate::", &to_root].into_iter().filter(|start| !start.is_empty()) {
             for (at, _) in self.code.match_indices(start) {
                 if !self.code[..at].ends_with(|before: char| before.is_alphanumeric() || before == '_' || before == ':')
                 {
@@ -76,8 +81,14 @@ pub(crate) fn names_after(code: &str, token: &str) -> bool {
 }
 
 fn code_of(text: &str) -> String {
-    let without_tests = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-    without_tests.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+    // Modules of tests in files of their own may be declared among others; those with a body end their file.
+    let (mut rest, mut code) = (text, String::new());
+    while let Some((before, tests)) = rest.split_once("#[cfg(test)]\nmod ") {
+        code.push_str(before);
+        rest = tests.split_once('\n').filter(|(name, _)| name.ends_with(';')).map_or("", |(_, after)| after);
+    }
+    code.push_str(rest);
+    code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
 }
 
 /// The sources of one crate, without what is compiled for tests only.
