@@ -1,15 +1,16 @@
 //! Managed routes in network namespaces that the test makes itself: it runs itself again under `unshare`.
 #![allow(clippy::panic, reason = "a test that lacks its tools fails")]
 
+mod unshared;
+
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nova_supervisor::net::routes::{HELPER_COMMAND, RouteError, RouteHelper, Routes, check};
+use unshared::{INSIDE, inside, run};
 
 const SUBNET: &str = "10.64.3.0/24";
-/// Set in the copy of the test that runs inside the namespace.
-const INSIDE: &str = "NOVA_TEST_INSIDE";
 
 /// The helper as the supervisor starts it, but from the real program: the test binary has no sub-commands.
 fn spawn_helper(subnet: &str) -> Result<RouteHelper, RouteError> {
@@ -20,33 +21,6 @@ fn spawn_helper(subnet: &str) -> Result<RouteHelper, RouteError> {
 
 fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
-}
-
-fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"))
-}
-
-/// Runs `body` in a fresh user and network namespace; `false` in the copy that only started it.
-fn inside(test: &str) -> bool {
-    if std::env::var(INSIDE).as_deref() == Ok(test) {
-        return true;
-    }
-    let probe = run("unshare", &["-Urn", "true"]);
-    if !probe.status.success() {
-        println!("SKIPPED: {test}: no user and network namespaces: {}", String::from_utf8_lossy(&probe.stderr));
-        return false;
-    }
-    let myself = std::env::current_exe().expect("the test binary");
-    let output = Command::new("unshare")
-        .args(["-Urn", "--"])
-        .arg(myself)
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, test)
-        .output()
-        .expect("unshare runs");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "inside the namespace:\n{text}");
-    false
 }
 
 /// The table `local` as `ip` shows it.

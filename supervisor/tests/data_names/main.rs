@@ -4,13 +4,14 @@
 
 #[path = "../data/mod.rs"]
 mod data;
+#[path = "../unshared/mod.rs"]
+mod unshared;
 
 mod addresses;
 mod dials;
 mod dns;
 mod hostile;
 mod identity;
-mod isolated;
 mod namespace;
 mod ports;
 mod six;

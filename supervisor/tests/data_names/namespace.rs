@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use hickory_resolver::proto::rr::RecordType;
 
 use crate::data::{A, Node, Plan, RULES, Tls, is, read_answer};
-use crate::isolated::{inside, ip};
 use crate::support::{came, connect, dns_of, echo, ended, get, plan};
+use crate::unshared::{inside_with_loopback, ip};
 
 // covers: D7.12
 // covers: D7.13
 #[test]
 fn no_port_of_the_machine_itself_is_reached_by_any_rule_but_that_of_a_workload() {
-    if !inside("namespace::no_port_of_the_machine_itself_is_reached_by_any_rule_but_that_of_a_workload") {
+    if !inside_with_loopback("namespace::no_port_of_the_machine_itself_is_reached_by_any_rule_but_that_of_a_workload") {
         return;
     }
     ip("addr add 10.77.0.1/24 dev lo");
@@ -66,7 +66,8 @@ pub(crate) fn dual(hosts: &[(&str, &str)], more: &str) -> Node {
 // covers: D8a
 #[test]
 fn a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first() {
-    if !inside("namespace::a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first") {
+    if !inside_with_loopback("namespace::a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first")
+    {
         return;
     }
     let node = dual(&[], "");
@@ -115,7 +116,7 @@ fn a_workload_with_both_families_dials_each_from_its_own_address_and_ipv6_first(
 // covers: D7.12
 #[test]
 fn a_workload_with_both_families_is_called_at_either_and_by_its_name_only() {
-    if !inside("namespace::a_workload_with_both_families_is_called_at_either_and_by_its_name_only") {
+    if !inside_with_loopback("namespace::a_workload_with_both_families_is_called_at_either_and_by_its_name_only") {
         return;
     }
     let node = dual(&[("service-a.t.nova", "fd00:64::21"), ("alias.dns.test", "fd00:64::21")], "");

@@ -8,8 +8,8 @@ use std::time::Instant;
 use socket2::{Domain, Socket, Type};
 
 use crate::data::{B, Link, Node, Plan, Upstream, X, is};
-use crate::isolated::{inside, inside_with};
 use crate::support::{connect, connect_as, echo, ended, get, plan, status};
+use crate::unshared::{inside_with, inside_with_loopback, ip};
 
 /// A seventh of the 28,232 that a kernel has unless told otherwise, since so many descriptors are not to be had everywhere.
 const PORTS: &str = "40000 43999";
@@ -22,7 +22,7 @@ const FILES: usize = 20_000;
 // covers: D8b
 #[test]
 fn when_the_ports_to_a_destination_are_used_up_that_is_the_reason_and_others_go_on() {
-    if !inside("ports::when_the_ports_to_a_destination_are_used_up_that_is_the_reason_and_others_go_on") {
+    if !inside_with_loopback("ports::when_the_ports_to_a_destination_are_used_up_that_is_the_reason_and_others_go_on") {
         return;
     }
     let node = Node::start();
@@ -69,6 +69,7 @@ fn more_connections_than_ports_of_one_address_to_ten_destinations_all_connect() 
     if !inside_with(test, &format!("ulimit -n {FILES}")) {
         return;
     }
+    ip("link set lo up");
     let plan = plan();
     let limits = format!("ports: []\n    limits: {{max_connections: {}}}", CONNECTIONS + 100);
     let name = |n: usize| format!("d{n}.dns.test");

@@ -3,9 +3,9 @@
 use hickory_resolver::proto::rr::RecordType;
 
 use crate::data::{Node, Plan, RULES, Upstream, is, until};
-use crate::isolated::inside;
 use crate::namespace::dual;
 use crate::support::{came, connect, dns_of, ended, get, plan, socks, socks_with};
+use crate::unshared::inside_with_loopback;
 
 /// Addresses that a rule names. One of addresses that hide others, as NAT64's, does not compile while it holds a forbidden one.
 const RULES_BY_ADDRESS: &str = "
@@ -37,7 +37,9 @@ fn socks_six(node: &Node, address: &str) -> Option<u8> {
 // covers: D7.6, D7.7, D7.8, D7.9, D7.10, D7.11 (F-DN02, F-EC04)
 #[test]
 fn an_ipv6_address_that_hides_a_forbidden_one_is_refused_on_every_way_written_out_or_resolved() {
-    if !inside("six::an_ipv6_address_that_hides_a_forbidden_one_is_refused_on_every_way_written_out_or_resolved") {
+    if !inside_with_loopback(
+        "six::an_ipv6_address_that_hides_a_forbidden_one_is_refused_on_every_way_written_out_or_resolved",
+    ) {
         return;
     }
     let node = dual(&[], "");
@@ -65,7 +67,7 @@ fn an_ipv6_address_that_hides_a_forbidden_one_is_refused_on_every_way_written_ou
 #[test]
 fn a_granted_ipv6_address_is_dialled_from_the_workloads_own_on_every_way_in_every_spelling() {
     let test = "six::a_granted_ipv6_address_is_dialled_from_the_workloads_own_on_every_way_in_every_spelling";
-    if !inside(test) {
+    if !inside_with_loopback(test) {
         return;
     }
     let node = dual(&[], RULES_BY_ADDRESS);
@@ -109,7 +111,7 @@ fn a_granted_ipv6_address_is_dialled_from_the_workloads_own_on_every_way_in_ever
 // covers: D7f
 #[test]
 fn a_name_with_ipv6_alone_is_reached_by_a_workload_that_has_it_and_by_no_other() {
-    if !inside("six::a_name_with_ipv6_alone_is_reached_by_a_workload_that_has_it_and_by_no_other") {
+    if !inside_with_loopback("six::a_name_with_ipv6_alone_is_reached_by_a_workload_that_has_it_and_by_no_other") {
         return;
     }
     let node = dual(&[("fixed.dns.test", "fd00:64::80")], "");

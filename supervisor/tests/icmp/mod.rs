@@ -2,15 +2,12 @@
 
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::data::PATIENCE;
 
-/// Set in the copy of the test that runs inside.
-const INSIDE: &str = "NOVA_TEST_INSIDE";
 const ECHO_REPLY: u8 = 0;
 const ECHO_REQUEST: u8 = 8;
 
@@ -31,40 +28,9 @@ impl Echoed {
     }
 }
 
-/// Runs the rest of the test in fresh user and network namespaces, where no group may ping yet; `false` in the copy that only
-/// started it.
-pub(crate) fn inside(test: &str) -> bool {
-    if std::env::var(INSIDE).as_deref() == Ok(test) {
-        assert!(run("ip", &["link", "set", "lo", "up"]).status.success());
-        return true;
-    }
-    let probe = run("unshare", &["-Urn", "true"]);
-    if !probe.status.success() {
-        let why = String::from_utf8_lossy(&probe.stderr);
-        assert!(std::env::var_os("NOVA_CI").is_none(), "no user and network namespaces: {why}");
-        println!("SKIPPED: {test}: no user and network namespaces: {why}");
-        return false;
-    }
-    let myself = std::env::current_exe().expect("the test binary");
-    let output = Command::new("unshare")
-        .args(["-Urn", "--"])
-        .arg(myself)
-        .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .env(INSIDE, test)
-        .output()
-        .expect("unshare runs");
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && text.contains("1 passed"), "inside the namespace:\n{text}");
-    false
-}
-
 /// Writes a setting of the namespace.
 pub(crate) fn set(path: &str, value: &str) {
     std::fs::write(path, value).unwrap_or_else(|error| panic!("{path}: {error}"));
-}
-
-fn run(program: &str, args: &[&str]) -> Output {
-    Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"))
 }
 
 /// Sees every ICMP packet of the namespace, and can send as anybody.
