@@ -1,22 +1,22 @@
 //! A bundle that is well signed, and sends a credential where its declaration does not allow it.
 
 mod bundles_support;
+mod endpoint_support;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bundles_support::{NODE, Node, now};
+use endpoint_support::spec;
 use nova_policy::data::NodeData;
 use nova_policy::host::Host;
 use nova_policy::input::Input;
 use nova_policy::path::CanonicalPath;
-use nova_proto::ids::{BootToken, PodUid, SpiffeId, TenantId, WorkloadId};
 use nova_supervisor::audit::{AuditSink, Kind, Record};
 use nova_supervisor::bundles::Outcome;
 use nova_supervisor::config::{AuditConfig, Mode, NodeConfig};
 use nova_supervisor::decide::Decider;
 use nova_supervisor::reason::Reason;
-use nova_supervisor::state::endpoint::{Backend, EndpointLimits, EndpointSpec};
+use nova_supervisor::state::endpoint::EndpointSpec;
 use serde_json::{Value, json};
 
 /// x may call pay.example with a credential. `hosts` are what its declaration lists.
@@ -31,25 +31,6 @@ fn rules(hosts: &Value) -> NodeData {
         "credentials": {"pay-key": {"form": "bearer", "hosts": hosts, "owner": "security"}},
     });
     serde_json::from_value(data).expect("the data of a bundle")
-}
-
-fn spec() -> Arc<EndpointSpec> {
-    Arc::new(EndpointSpec {
-        workload: WorkloadId::new("x").expect("an id"),
-        tenant: TenantId::new("t").expect("an id"),
-        spiffe_id: SpiffeId::new("spiffe://prod.example/t/t/w/x").expect("an id"),
-        pod_uid: PodUid::new("pod-x").expect("an id"),
-        generation: 1,
-        ip: [10, 64, 3, 11].into(),
-        other_ip: None,
-        backend: Backend::Vsock { cid: 5 },
-        ports: Vec::new(),
-        dependencies: Vec::new(),
-        credentials: ["pay-key".to_owned()].into(),
-        boot_token: BootToken([1; 16]),
-        drain_timeout: Duration::ZERO,
-        limits: EndpointLimits::default(),
-    })
 }
 
 /// What the node says of x calling pay.example under these rules, and its audit line.
@@ -78,7 +59,8 @@ fn asked(rules: &NodeData, input: Input) -> (Option<Reason>, Value) {
     };
     let sink = AuditSink::open(&audit, &config).expect("a log");
     let decider = Decider::new(Arc::clone(&node.cell), Arc::clone(&sink), Arc::default());
-    let mut record = Record::open(&sink, Kind::Request, "egress", &spec());
+    let x = EndpointSpec { credentials: ["pay-key".to_owned()].into(), ..spec("x", "prod.example") };
+    let mut record = Record::open(&sink, Kind::Request, "egress", &Arc::new(x));
     let refused = decider.decide(input, &mut record).err();
     drop(record);
     sink.flush();

@@ -1,6 +1,7 @@
 //! Health checks of gRPC, answered by a real server of gRPC in a guest, and by apps that are none.
 
 mod data;
+mod endpoint_support;
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -8,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use data::h2::{END_HEADERS, Event, H2, HEADERS};
 use data::{Guest, Link};
-use nova_proto::ids::{BootToken, PodUid, PortName, SpiffeId, TenantId, WorkloadId};
+use endpoint_support::spec;
+use nova_proto::ids::PortName;
 use nova_supervisor::dial;
 use nova_supervisor::guestlink::LinkPorts;
 use nova_supervisor::reason::Reason;
 use nova_supervisor::state::endpoint::{
-    Backend, EndpointLimits, EndpointSpec, HealthCheck, PortMode, PortSpec, PortTls, Protocol, Target,
+    Backend, EndpointSpec, HealthCheck, PortMode, PortSpec, PortTls, Protocol, Target,
 };
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic_health::ServingStatus;
@@ -43,20 +45,9 @@ impl Stand {
             proxy_v2: false,
         };
         let spec = EndpointSpec {
-            workload: WorkloadId::new("service-a").expect("an id"),
-            tenant: TenantId::new("t").expect("an id"),
-            spiffe_id: SpiffeId::new("spiffe://dev.invalid/t/t/w/service-a").expect("an id"),
-            pod_uid: PodUid::new("pod-a").expect("an id"),
-            generation: 1,
-            ip: [127, 0, 0, 1].into(),
-            other_ip: None,
             backend: Backend::Hybrid { file: "v.sock".to_owned(), vmm_uid: 0, half_close },
             ports: vec![port],
-            dependencies: Vec::new(),
-            credentials: Default::default(),
-            boot_token: BootToken([1; 16]),
-            drain_timeout: Duration::ZERO,
-            limits: EndpointLimits::default(),
+            ..spec("service-a", "dev.invalid")
         };
         let links = LinkPorts { root: dir.path().to_owned(), guest_port: 15_000 };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
