@@ -11,7 +11,7 @@ mod status;
 mod store;
 mod verifier;
 
-pub use feed::{BundleFeed, OnActivate, Outcome, POLL_EVERY};
+pub use feed::{BundleFeed, OnActivate, Outcome};
 pub use http::{FetchError, Timing};
 pub use refusal::Refusal;
 pub use source::{MAX_BYTES, ReadError};
