@@ -8,6 +8,7 @@ pub mod admin;
 pub mod app;
 pub mod audit;
 pub mod bundles;
+mod causes;
 pub mod config;
 pub mod conn;
 pub mod control;

@@ -8,7 +8,7 @@ use source::{Source, crate_sources, files, manifest, names_after, workspace_sour
 
 /// The rows of the supervisor, lowest first: a module may use its own row and the rows below, never one above.
 const ROWS: [&[&str]; 8] = [
-    &["sys", "reason"],
+    &["sys", "reason", "causes"],
     &["config"],
     &[
         "state",

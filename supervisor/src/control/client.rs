@@ -27,6 +27,7 @@ use super::convert;
 use super::plane::{PolicyView, Timing};
 use super::service::Control;
 use super::stream::{StreamError, StreamRules};
+use crate::causes;
 
 /// For connecting and for the answer to the call.
 const CALL_DEADLINE: Duration = Duration::from_secs(10);
@@ -93,7 +94,7 @@ impl Client {
                 delay = self.timing.first_reconnect;
             }
             tracing::warn!(
-                socket = %self.socket.display(), error = %told(&error),
+                socket = %self.socket.display(), error = %causes::on_one_line(&error),
                 "no stream with novalet; endpoints are served as they are, calling again"
             );
             sleep(jittered(delay)).await;
@@ -189,17 +190,6 @@ fn jittered(delay: Duration) -> Duration {
     let mut byte = [u8::MAX];
     let _without_randomness_the_whole_delay = getrandom::fill(&mut byte);
     delay / 2 + (delay / 2) * u32::from(byte[0]) / u32::from(u8::MAX)
-}
-
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// Connects to novalet's socket and to nobody else's (T39).

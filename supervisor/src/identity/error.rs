@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use nova_proto::ids::{InvalidId, SpiffeId};
 
 use super::{IdentifyError, LeafError};
+use crate::causes;
 
 /// Why there is no SVID, no source or no trust bundle.
 #[derive(Debug, thiserror::Error)]
@@ -189,17 +190,7 @@ pub enum IdentityError {
 }
 
 fn join(errors: &[IdentityError]) -> String {
-    let texts: Vec<String> = errors.iter().map(with_causes).collect();
+    // The list has no single source.
+    let texts: Vec<String> = errors.iter().map(|error| causes::on_one_line(error)).collect();
     texts.join(" | ")
-}
-
-/// An error and its causes on one line: the list has no single `source`.
-fn with_causes(error: &IdentityError) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        text.push_str(&format!(": {next}"));
-        cause = next.source();
-    }
-    text
 }

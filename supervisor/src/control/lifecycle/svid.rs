@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep};
 
 use super::Life;
+use crate::causes;
 use crate::control::why::{Phase, Why};
 use crate::identity::{IdentityError, IdentityRequest, Svid};
 
@@ -21,7 +22,7 @@ impl Life {
                 Ok(rotate_after) => return rotate_after,
                 Err(error) => {
                     let why = if Instant::now() < deadline { Why::WaitingForSvid } else { Why::SvidTimeout };
-                    self.reporter.report(Phase::Waiting, why, &told(&error));
+                    self.reporter.report(Phase::Waiting, why, &causes::on_one_line(&error));
                 }
             }
             self.pause(&mut delay).await;
@@ -46,7 +47,7 @@ impl Life {
                 match self.ask() {
                     Ok(rotate_after) => break rotate_after,
                     Err(error) => tracing::warn!(
-                        endpoint = %self.reporter.key(), error = told(&error), "the SVID cannot be renewed; trying again"
+                        endpoint = %self.reporter.key(), error = causes::on_one_line(&error), "the SVID cannot be renewed; trying again"
                     ),
                 }
                 self.pause(&mut delay).await;
@@ -66,16 +67,4 @@ impl Life {
         self.endpoint.svid.replace(svid);
         Ok(rotate_after)
     }
-}
-
-/// An error with its causes, on one line.
-fn told(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
