@@ -7,8 +7,6 @@ mod data;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use data::h2::{Event, NO_ERROR};
@@ -61,16 +59,7 @@ fn a_stream_of_bytes_ends_when_its_callers_certificate_has_ended_and_the_grace_i
 #[test]
 fn an_answer_on_its_way_is_finished_within_the_grace_and_then_the_connection_closes() {
     let node = with_grace("15s");
-    let (go, wait) = mpsc::channel::<()>();
-    let wait = Arc::new(Mutex::new(wait));
-    node.guest(A).serve(move |mut link, app| {
-        while let Ok(request) = read_request(&mut link) {
-            app.saw(&request);
-            let _ = link.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst");
-            let _ = wait.lock().expect("no panic").recv();
-            let _ = link.write_all(b"-last");
-        }
-    });
+    let go = node.guest(A).serve_in_halves();
     let who = ends_in(&node, 3);
     let end = SystemTime::now() + Duration::from_secs(4);
     let mut tls = node.call(Some(&who), HTTPS).expect("valid yet");
@@ -106,16 +95,7 @@ fn an_answer_that_does_not_end_is_cut_when_the_grace_is_over() {
 #[test]
 fn http_2_is_told_to_go_away_when_its_callers_certificate_has_ended() {
     let node = with_grace("15s");
-    let (go, wait) = mpsc::channel::<()>();
-    let wait = Arc::new(Mutex::new(wait));
-    node.guest(A).serve(move |mut link, app| {
-        while let Ok(request) = read_request(&mut link) {
-            app.saw(&request);
-            let _ = link.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst");
-            let _ = wait.lock().expect("no panic").recv();
-            let _ = link.write_all(b"-last");
-        }
-    });
+    let go = node.guest(A).serve_in_halves();
     let mut h2 = node.call_h2(&ends_in(&node, 3), HTTPS);
     h2.request(1, "GET", "/v1/orders/42");
     let (mut body, mut told) = (Vec::new(), false);

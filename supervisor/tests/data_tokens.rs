@@ -4,9 +4,7 @@ mod data;
 mod tokens_support;
 
 use std::fs;
-use std::io::Write;
-use std::sync::mpsc;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, LazyLock};
 
 use data::h2::{H2, head};
 use data::{A, Answer, Node, Plan, Tls, is, read_request, until};
@@ -227,16 +225,7 @@ fn a_token_that_no_rule_of_the_port_asks_for_is_the_apps_own() {
 #[test]
 fn a_token_that_ends_lets_its_exchange_finish_and_no_other_begin() {
     let node = start();
-    let (go, wait) = mpsc::channel::<()>();
-    let wait = Arc::new(Mutex::new(wait));
-    node.guest(A).serve(move |mut link, app| {
-        while let Ok(request) = read_request(&mut link) {
-            app.saw(&request);
-            let _ = link.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst");
-            let _ = wait.lock().expect("no panic").recv();
-            let _ = link.write_all(b"-last");
-        }
-    });
+    let go = node.guest(A).serve_in_halves();
     let short = token(|claims| claims["exp"] = (now() + 2).into());
     let mut tls = node.call(None, EDGE).expect("connected");
     tls.send(request("GET", Some(&short)));

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use super::{PATIENCE, Shared, read_request, until};
@@ -73,6 +73,21 @@ impl Guest {
     /// Replaces the app.
     pub fn serve(&self, app: impl Fn(Link, &App) + Send + Sync + 'static) {
         *self.handler.lock().expect("no panic") = Arc::new(app);
+    }
+
+    /// Replaces the app by one that answers with `first` at once, and with `-last` when the sender says so.
+    pub fn serve_in_halves(&self) -> mpsc::Sender<()> {
+        let (go, wait) = mpsc::channel();
+        let wait = Mutex::new(wait);
+        self.serve(move |mut link, app| {
+            while let Ok(request) = read_request(&mut link) {
+                app.saw(&request);
+                let _ = link.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nfirst");
+                let _ = wait.lock().expect("no panic").recv();
+                let _ = link.write_all(b"-last");
+            }
+        });
+        go
     }
 
     /// Connects to what the supervisor bound for this guest. Nothing is sent.
