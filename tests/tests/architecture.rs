@@ -4,7 +4,7 @@ mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use source::{Source, crate_sources, files, manifest, names_after, workspace_sources};
+use source::{Source, crate_sources, document, files, manifest, names_after, workspace_sources};
 
 /// The rows of the supervisor, lowest first: a module may use its own row and the rows below, never one above.
 const ROWS: [&[&str]; 8] = [
@@ -124,6 +124,24 @@ fn only_the_control_service_sees_grpc_types() {
 }
 
 #[test]
+fn what_the_architecture_document_names_exists_and_no_module_is_missing_in_it() {
+    let document = document("ARCHITECTURE.md");
+    let sources: Vec<Source> =
+        ["supervisor", "policy", "relay-guest", "proto"].iter().flat_map(|folder| crate_sources(folder)).collect();
+    let mut wrong: Vec<String> = quoted_paths(&document)
+        .filter(|path| !sources.iter().any(|source| source.defines(path)))
+        .map(|path| format!("nothing is called {}", path.join("::")))
+        .collect();
+    for module in ROWS.concat() {
+        let is_there = sources.iter().any(|source| source.module == module);
+        if is_there && !document.contains(&format!("| `{module}` |")) {
+            wrong.push(format!("module {module} has no row"));
+        }
+    }
+    assert!(wrong.is_empty(), "ARCHITECTURE.md: {}", wrong.join("\n"));
+}
+
+#[test]
 fn the_reader_of_imports_sees_every_spelling() {
     let source = Source::new(
         "src/dial/http.rs",
@@ -171,6 +189,16 @@ fn a_cycle_between_files_is_found_and_named() {
     ];
     let found = first_cycle(&files::arrows(&sources));
     assert_eq!(found.as_deref(), Some("src/a.rs (B) > src/b.rs (C) > src/c.rs (A) > src/a.rs"));
+}
+
+/// Paths of modules and items between the backticks of a document: `conn::Cut`, `egress::tunnel::open`.
+fn quoted_paths(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    let paths = quoted.map(|quoted| quoted.split(['(', ' ']).next().unwrap_or_default());
+    let is_name =
+        |part: &&str| !part.is_empty() && part.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
+    let parts = paths.map(|path| path.trim_start_matches("nova_policy::").split("::").collect::<Vec<_>>());
+    parts.filter(move |parts| parts.len() > 1 && parts.iter().all(|part| is_name(part)))
 }
 
 fn row_of(module: &str) -> Option<usize> {

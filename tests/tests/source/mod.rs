@@ -32,6 +32,14 @@ impl Source {
         &self.parts
     }
 
+    /// Whether this path begins with the file's module, or a part of it, and the rest stands in the file.
+    pub(crate) fn defines(&self, path: &[&str]) -> bool {
+        let same = self.parts.iter().zip(path).take_while(|(own, asked)| own == *asked).count();
+        let is_own = same > 0 && same == self.parts.len();
+        let is_type = path[0].starts_with(|first: char| first.is_uppercase());
+        (is_own || is_type) && path[same..].iter().all(|name| names_after(&self.code, name))
+    }
+
     /// Top-level modules of the same crate that this file names.
     pub(crate) fn uses(&self) -> BTreeSet<String> {
         let to_root = "super::".repeat(self.parts.len());
@@ -119,6 +127,11 @@ fn collect(dir: &Path, sources: &mut Vec<Source>) {
             sources.push(Source::new(&shown, &std::fs::read_to_string(&path).expect("a source file")));
         }
     }
+}
+
+/// The text of a document of the workspace.
+pub(crate) fn document(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).expect("a document")
 }
 
 /// Names in `[dependencies]` of the crate in `folder`.
