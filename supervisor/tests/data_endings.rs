@@ -269,3 +269,83 @@ fn a_stream_of_another_length_than_announced_is_its_callers_fault() {
     ends_with(&node, "/v1/orders/at-once", "malformed");
     ends_with(&node, "/v1/orders/later", "malformed");
 }
+
+/// As often as it takes to hit the moment in which a connection ends: each try has its line, whether it was served or not.
+const TRIES: usize = 25;
+
+fn lines_of_each(node: &Node, direction: &str) {
+    node.audited(TRIES, |line| is(line, &[("kind", "connection"), ("direction", direction)]));
+    let lines = node.audited(TRIES, |line| is(line, &[("kind", "request"), ("direction", direction)]));
+    let (unserved, served): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line["detail"] == "unserved");
+    assert!(unserved.iter().all(|line| is(line, &[("verdict", "deny"), ("reason", "aborted")])), "{unserved:#?}");
+    assert!(served.iter().all(|line| is(line, &[("rule", "x-to-a")])), "{served:#?}");
+}
+
+// covers: C11f
+#[test]
+fn a_request_of_http_1_whose_connection_ends_at_once_has_its_line() {
+    let node = Node::start();
+    let x = node.svid("x");
+    for _ in 0..TRIES {
+        let mut tls = node.call(Some(&x), HTTPS).expect("connected");
+        tls.send("GET /v1/orders/1 HTTP/1.1\r\nHost: service-a.t.nova\r\n\r\n");
+        tls.tcp().shutdown(Shutdown::Write).expect("shut");
+        let _ = tls.read_to_end(&mut Vec::new());
+    }
+    lines_of_each(&node, "ingress");
+}
+
+// covers: C11f
+#[test]
+fn a_request_of_http_2_whose_connection_ends_at_once_has_its_line() {
+    let node = Node::start();
+    let x = node.svid("x");
+    for _ in 0..TRIES {
+        let mut h2 = node.call_h2(&x, HTTPS);
+        h2.request(1, "GET", "/v1/orders/1");
+        h2.io.tcp().shutdown(Shutdown::Write).expect("shut");
+        while h2.frame().is_ok() {}
+    }
+    lines_of_each(&node, "ingress");
+}
+
+// covers: C11f
+#[test]
+fn a_call_of_a_guest_whose_connection_ends_at_once_has_its_line() {
+    let node = Node::start();
+    let a = format!("http://service-a.t.nova:{HTTPS}/v1/orders/1");
+    for _ in 0..TRIES {
+        let mut link = node.proxy(X);
+        link.send(format!("GET {a} HTTP/1.1\r\nHost: service-a.t.nova:{HTTPS}\r\n\r\n"));
+        link.finish();
+        let _ = link.rest();
+    }
+    lines_of_each(&node, "egress");
+}
+
+// covers: C11f
+#[test]
+fn a_head_that_the_library_refuses_or_cannot_read_has_its_line() {
+    let node = Node::start();
+    let x = node.svid("x");
+    let big = "x".repeat(8000);
+    let mut h2 = node.call_h2(&x, HTTPS);
+    let fields: Vec<_> = head("GET", "/v1/orders/1").into_iter().chain((0..9).map(|_| ("x", big.as_str()))).collect();
+    let block = data::hpack_of(&fields);
+    let (first, rest) = block.split_at(16_000);
+    h2.send(HEADERS, END_STREAM, 1, first);
+    let mut rest = rest.chunks(16_000).peekable();
+    while let Some(piece) = rest.next() {
+        h2.send(data::h2::CONTINUATION, if rest.peek().is_none() { END_HEADERS } else { 0 }, 1, piece);
+    }
+    assert_eq!(h2.reply(1).status(), 431);
+    let line = node.audited_once(|line| is(line, &[("kind", "request"), ("direction", "ingress")]));
+    assert!(is(&line, &[("reason", "malformed"), ("detail", "head_too_large")]) && line["status"] == 431, "{line}");
+    // A name of HTTP/2's own that there is not: to h2 that is a fault of the whole connection.
+    h2.headers(3, &[&head("GET", "/v1/orders/1")[..], &[(":nonsense", "x")]].concat(), true);
+    assert!(h2.goaway().is_some());
+    let line = node.audited_once(|line| is(line, &[("kind", "request"), ("detail", "unserved")]));
+    assert!(is(&line, &[("verdict", "deny"), ("reason", "aborted"), ("close", "malformed")]), "{line}");
+    let connection = [("kind", "connection"), ("direction", "ingress"), ("reason", "malformed")];
+    node.audited_once(|line| is(line, &connection) && line["detail"].as_str().is_some_and(|it| it.starts_with("h2_")));
+}

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 
 use super::closing::Closing;
-use super::frames::{Flood, Frames, Peer};
+use super::frames::{Flood, Frames, Peer, Turned};
 
 /// A stream of HTTP/2 whose frames are counted. After a flood nothing is read from it any more; who serves a caller says
 /// goodbye and closes, an app's connection fails.
@@ -64,17 +64,23 @@ impl RefusedStreams {
         self.frames.borrow_mut().seen(stream);
     }
 
-    /// The code of the next refusal that was sent already.
+    /// The next refusal that was sent already.
     #[must_use]
-    pub fn get(&self) -> Option<u32> {
+    pub fn get(&self) -> Option<Turned> {
         self.frames.borrow_mut().refused()
     }
 
-    /// Resolves with the code of the next refusal. Cancel-safe.
-    pub async fn next(&self) -> u32 {
+    /// A stream that never became a request and was not refused either. To be asked when the connection is over.
+    #[must_use]
+    pub fn dropped(&self) -> Option<u32> {
+        self.frames.borrow_mut().dropped()
+    }
+
+    /// Resolves with the next refusal. Cancel-safe.
+    pub async fn next(&self) -> Turned {
         loop {
-            if let Some(code) = self.get() {
-                return code;
+            if let Some(turned) = self.get() {
+                return turned;
             }
             self.refused.notified().await;
         }

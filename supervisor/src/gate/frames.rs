@@ -42,6 +42,15 @@ pub enum Peer {
     Server,
 }
 
+/// How the library turned a stream away that never became a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turned {
+    /// By a reset with this code.
+    Reset(u32),
+    /// By an answer of its own, which it has for heads that are too large.
+    Answered,
+}
+
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 /// With the code of a RST_STREAM.
@@ -53,7 +62,9 @@ const DATA: u8 = 0;
 const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
+const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
 const ACK: u8 = 1;
 
 /// A client changes its settings once or twice in its life.
@@ -81,11 +92,13 @@ pub struct Frames {
     resets: Bucket,
     control: Bucket,
     heads: u32,
-    /// Streams of a caller that are no requests yet, in the order in which they came.
+    /// The stream whose head comes now.
+    opening: Option<Opening>,
+    /// Streams of a caller whose heads are whole and that are no requests yet, in the order in which they came.
     unseen: VecDeque<u32>,
     highest: u32,
-    /// Those that the library refused with this code, so that they never will be.
-    refused: VecDeque<(u32, u32)>,
+    /// Those that the library refused, so that they never will be.
+    refused: VecDeque<(u32, Turned)>,
 }
 
 impl Frames {
@@ -101,6 +114,7 @@ impl Frames {
             resets: Bucket::new(RESETS_BURST, RESETS_PER_SECOND, now),
             control: Bucket::new(CONTROL_BURST, CONTROL_PER_SECOND, now),
             heads: 0,
+            opening: None,
             unseen: VecDeque::new(),
             highest: 0,
             refused: VecDeque::new(),
@@ -113,9 +127,10 @@ impl Frames {
     /// The budget that ran out.
     pub fn received(&mut self, mut bytes: &[u8], now: Instant) -> Result<(), Flood> {
         while let Some(Frame { length, kind, flags, stream, .. }) = self.received.next(&mut bytes) {
+            self.open_whole();
             match kind {
-                HEADERS if self.peer == Peer::Client => self.opened(stream),
-                RST_STREAM => self.unseen.retain(|unseen| *unseen != stream),
+                HEADERS if self.peer == Peer::Client => self.opens(stream, flags),
+                CONTINUATION => self.goes_on(stream, flags),
                 _ => {}
             }
             let paid = match kind {
@@ -133,6 +148,9 @@ impl Frames {
                 return Err(Flood::Control);
             }
         }
+        if self.received.is_between() {
+            self.open_whole();
+        }
         Ok(())
     }
 
@@ -140,8 +158,13 @@ impl Frames {
     pub fn sent(&mut self, mut bytes: &[u8]) -> bool {
         let before = self.refused.len();
         while let Some(Frame { kind, stream, code, .. }) = self.sent.next(&mut bytes) {
-            if kind == RST_STREAM && self.is_unseen(stream) {
-                self.refused.push_back((stream, code));
+            let turned = match kind {
+                RST_STREAM => Some(Turned::Reset(code)),
+                HEADERS if self.peer == Peer::Client => Some(Turned::Answered),
+                _ => None,
+            };
+            if let Some(turned) = turned.filter(|_| self.is_unseen(stream)) {
+                self.refused.push_back((stream, turned));
             }
             if matches!(kind, DATA | HEADERS) {
                 self.control.give(CONTROL_PER_PAYLOAD);
@@ -161,16 +184,34 @@ impl Frames {
         self.refused.retain(|(refused, _)| *refused != stream);
     }
 
-    /// The code with which the library refused a stream that never became a request, each once.
-    pub fn refused(&mut self) -> Option<u32> {
-        self.refused.pop_front().map(|(_, code)| code)
+    /// How the library turned away a stream that never became a request, each once.
+    pub fn refused(&mut self) -> Option<Turned> {
+        self.refused.pop_front().map(|(_, turned)| turned)
     }
 
-    fn opened(&mut self, stream: u32) {
-        if stream <= self.highest {
-            return;
+    /// A stream that is no request and was not refused, each once. To be asked when the connection is over: whoever sent it is
+    /// told nothing any more.
+    pub fn dropped(&mut self) -> Option<u32> {
+        self.unseen.pop_front()
+    }
+
+    fn opens(&mut self, stream: u32, flags: u8) {
+        // Else its trailers.
+        if stream > self.highest {
+            self.highest = stream;
+            self.opening = Some(Opening { stream, is_last: flags & END_HEADERS != 0 });
         }
-        self.highest = stream;
+    }
+
+    fn goes_on(&mut self, stream: u32, flags: u8) {
+        if let Some(opening) = self.opening.as_mut().filter(|opening| opening.stream == stream) {
+            opening.is_last = flags & END_HEADERS != 0;
+        }
+    }
+
+    /// The frame before is whole. If it was the last of a head, so is that.
+    fn open_whole(&mut self) {
+        let Some(Opening { stream, .. }) = self.opening.take_if(|opening| opening.is_last) else { return };
         if self.unseen.len() == UNSEEN {
             self.unseen.pop_front();
         }
@@ -181,6 +222,14 @@ impl Frames {
         let at = self.unseen.iter().position(|unseen| *unseen == stream);
         at.and_then(|at| self.unseen.remove(at)).is_some()
     }
+}
+
+/// A head of which frames come.
+#[derive(Debug)]
+struct Opening {
+    stream: u32,
+    /// The frame at hand ends it.
+    is_last: bool,
 }
 
 /// The head of a frame, and the code if it resets a stream.
@@ -219,6 +268,11 @@ impl Follower {
         let [.., c0, c1, c2, c3] = self.head;
         let code = if has_code { u32::from_be_bytes([c0, c1, c2, c3]) } else { 0 };
         Some(Frame { length, kind, flags, stream: u32::from_be_bytes([s0, s1, s2, s3]) & 0x7fff_ffff, code })
+    }
+
+    /// Whether the last frame is whole and no other has begun.
+    fn is_between(&self) -> bool {
+        self.left == 0 && self.filled == 0
     }
 
     fn fill(&mut self, bytes: &mut &[u8], wanted: usize) -> Option<()> {
@@ -267,125 +321,4 @@ impl Bucket {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    const PING: u8 = 6;
-
-    fn frame(kind: u8, flags: u8, length: u8) -> Vec<u8> {
-        let mut bytes = vec![0, 0, length, kind, flags, 0, 0, 0, 1];
-        bytes.resize(HEAD + usize::from(length), 0xff);
-        bytes
-    }
-
-    fn caller(now: Instant) -> Frames {
-        let mut frames = Frames::new(Peer::Client, now);
-        frames.received(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", now).expect("the preface");
-        frames
-    }
-
-    /// How many such frames pass before the budget runs out.
-    fn passed(frames: &mut Frames, frame: &[u8], now: Instant) -> (u32, Flood) {
-        for count in 0..100_000 {
-            if let Err(flood) = frames.received(frame, now) {
-                return (count, flood);
-            }
-        }
-        unreachable!("no budget ran out")
-    }
-
-    // covers: C9h
-    #[test]
-    fn each_budget_lets_as_many_pass_as_it_says_and_not_one_more() {
-        let now = Instant::now();
-        let cases = [
-            (frame(SETTINGS, 0, 6), SETTINGS_BURST, Flood::Settings),
-            (frame(RST_STREAM, 0, 4), RESETS_BURST, Flood::Resets),
-            (frame(PING, 0, 8), CONTROL_BURST, Flood::Control),
-            (frame(PING, ACK, 8), CONTROL_BURST, Flood::Control),
-            (frame(2, 0, 5), CONTROL_BURST, Flood::Control),
-            (frame(8, 0, 4), CONTROL_BURST, Flood::Control),
-            (frame(DATA, 0, 0), CONTROL_BURST, Flood::Control),
-            (frame(9, 0, 0), CONTROL_BURST, Flood::Control),
-            (frame(0xee, 0, 0), CONTROL_BURST, Flood::Control),
-        ];
-        for (bytes, most, flood) in cases {
-            assert_eq!(passed(&mut caller(now), &bytes, now), (most, flood), "{bytes:?}");
-            // It fills up with time, and only so far.
-            let mut frames = caller(now);
-            for _ in 0..most {
-                frames.received(&bytes, now).expect("within the budget");
-            }
-            frames.received(&bytes, now + Duration::from_secs(2)).expect("it fills up");
-            let (again, _) = passed(&mut frames, &bytes, now + Duration::from_secs(1_000_000));
-            assert!((most..=most + 200).contains(&again), "{bytes:?}: {again}");
-        }
-    }
-
-    // covers: C9h
-    #[test]
-    fn what_carries_something_pays_for_what_keeps_it_going() {
-        let now = Instant::now();
-        let mut frames = caller(now);
-        for _ in 0..10_000 {
-            frames.sent(&frame(DATA, 0, 9));
-            for kind in [8, 8, PING] {
-                frames.received(&frame(kind, 0, 4), now).expect("two windows and a ping for each piece");
-            }
-        }
-        for _ in 0..10_000 {
-            frames
-                .received(&[frame(HEADERS, 5, 3), frame(DATA, 1, 0), frame(PING, 0, 8)].concat(), now)
-                .expect("calls");
-        }
-    }
-
-    #[test]
-    fn streams_that_never_became_requests_are_told_once_with_the_code_of_their_refusal() {
-        let now = Instant::now();
-        let mut frames = caller(now);
-        let on = |kind, stream: u8, payload: &[u8]| {
-            let length = u8::try_from(payload.len()).expect("short");
-            [&[0, 0, length, kind, 4, 0, 0, 0, stream], payload].concat()
-        };
-        for stream in [1, 3, 5, 7, 1] {
-            frames.received(&on(HEADERS, stream, b"xyz"), now).expect("within the budget");
-        }
-        frames.seen(1);
-        frames.received(&on(RST_STREAM, 3, &[0, 0, 0, 8]), now).expect("within the budget");
-        for stream in [1, 3, 5, 7, 7] {
-            for byte in on(RST_STREAM, stream, &[0, 0, 0, stream]) {
-                frames.sent(&[byte]);
-            }
-        }
-        // It was a request after all, and broken already when that was seen.
-        frames.seen(7);
-        assert_eq!((frames.refused(), frames.refused()), (Some(5), None));
-    }
-
-    // covers: C9h
-    #[test]
-    fn an_app_may_send_as_many_heads_as_its_answers_can_have() {
-        let now = Instant::now();
-        let mut frames = Frames::new(Peer::Server, now);
-        frames.sent(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-        frames.sent(&[frame(SETTINGS, 0, 6), frame(HEADERS, 4, 7), frame(HEADERS, 4, 7)].concat());
-        assert_eq!(passed(&mut frames, &frame(HEADERS, 4, 3), now), (2 * HEADS_PER_REQUEST, Flood::Heads));
-    }
-
-    // covers: C9h
-    #[test]
-    fn the_count_does_not_depend_on_how_the_bytes_are_cut() {
-        let now = Instant::now();
-        let flood = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &frame(PING, 0, 8).repeat(1001)].concat();
-        for cut in [1, 2, 7, 9, 17, 1000, flood.len()] {
-            let mut frames = Frames::new(Peer::Client, now);
-            let mut pieces = flood.chunks(cut);
-            let refused = pieces.position(|piece| frames.received(piece, now).is_err());
-            // The head of the last PING is where it ends, nine bytes before its payload.
-            assert_eq!(refused, Some((flood.len() - 9) / cut), "{cut}");
-        }
-    }
-}
+mod tests;

@@ -37,7 +37,7 @@ pub use counted::{CountedIo, Flooded, RefusedStreams};
 pub use exchange::{Exchange, ReadState};
 pub use fields::{check_answer, check_request, check_trailers};
 pub use follow::Gate;
-pub use frames::{Flood, Frames, Peer};
+pub use frames::{Flood, Frames, Peer, Turned};
 pub use handle::GateHandle;
 pub use refusal::{Refusal, refusal_response};
 

@@ -9,6 +9,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::Instant;
 
 use super::sniff::{FIRST_TIME, over};
+use super::unserved::Arrived;
 use super::{Call, CallerLeft, End, Side, forward, still_allows, upgrade};
 use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::reply::end_gently;
@@ -22,7 +23,11 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
     let io = GatedIo::server(stream, side.bounds().gate).marking(Prefixed::reset_if_dropped);
     let call = Call::new(side, Some(io.handle()));
     let close = {
-        let service = service_fn(|request| answer(side, &call, request));
+        // hyper may drop a request before its answer is asked for, when it finds the end of the connection behind it.
+        let service = service_fn(|request: Request<Incoming>| {
+            let arrived = Arrived::new(side, &call, request.method());
+            answer(side, &call, request, arrived)
+        });
         let serving = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(side.bounds().idle)
@@ -80,7 +85,6 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
     End { close, refused: call.unrecorded_refusal() }
 }
 
-/// An error ends the connection without an answer.
 /// Resolves when the first request is there, or when it is not and its time is over.
 async fn begun_or_over(call: &Call, until: Option<Instant>) {
     tokio::select! {
@@ -89,7 +93,14 @@ async fn begun_or_over(call: &Call, until: Option<Instant>) {
     }
 }
 
-async fn answer(side: &impl Side, call: &Call, request: Request<Incoming>) -> Result<Response<ReplyBody>, CallerLeft> {
+/// An error ends the connection without an answer.
+async fn answer<S: Side>(
+    side: &S,
+    call: &Call,
+    request: Request<Incoming>,
+    arrived: Arrived<'_, S>,
+) -> Result<Response<ReplyBody>, CallerLeft> {
+    arrived.begin();
     call.begin();
     let request = match side.take(request).await {
         Ok(answer) => return Ok(answer),

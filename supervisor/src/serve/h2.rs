@@ -14,13 +14,14 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use h2::server::{Builder, Connection as Frames, SendResponse};
 use h2::{Reason as Code, RecvStream};
-use http::Request;
+use http::{Request, StatusCode};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
+use super::unserved::{Arrived, record_dropped};
 use super::{Call, End, Side, sniff, still_allows, stream};
 use crate::conn::body::Inbound;
 use crate::conn::{Cut, Event};
-use crate::gate::{CountedIo, Flood, Flooded, Peer, RefusedStreams};
+use crate::gate::{CountedIo, Flood, Flooded, Peer, Refusal, RefusedStreams, Turned};
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
@@ -136,7 +137,7 @@ impl<'a, S: Side> Streams<'a, S> {
                     }
                 },
                 // Behind the streams that are requests: what is left then never was one.
-                code = self.refused.next() => self.record_refused(code),
+                turned = self.refused.next() => self.record_refused(turned),
                 () = self.idle.as_mut(), if self.open.is_empty() => {
                     if self.is_leaving {
                         return End::with(Reason::IdleTimeout);
@@ -163,7 +164,9 @@ impl<'a, S: Side> Streams<'a, S> {
         let (body, rest) = Inbound::of_stream(body, &head.headers, is_cut);
         let request = Request::from_parts(head, body);
         let side = self.side;
+        let arrived = Arrived::new(side, &call, request.method());
         self.open.push(Box::pin(async move {
+            arrived.begin();
             // Pinned where it is made: it is large, and handing it on would copy it.
             let answering = pin!(async {
                 stream::serve(side, request, respond, &call, &rest).await;
@@ -175,11 +178,15 @@ impl<'a, S: Side> Streams<'a, S> {
     }
 
     /// A stream that h2 has refused by itself, for what it says or for one too many.
-    fn record_refused(&self, code: u32) {
+    fn record_refused(&self, turned: Turned) {
         let mut record = self.side.record();
-        let (reason, detail) = match Code::from(code) {
-            Code::REFUSED_STREAM => (Reason::LimitConnections, "h2_streams"),
-            _ => (Reason::Malformed, "h2_stream_error"),
+        let (reason, detail) = match turned {
+            Turned::Reset(code) if Code::from(code) == Code::REFUSED_STREAM => (Reason::LimitConnections, "h2_streams"),
+            Turned::Reset(_) => (Reason::Malformed, "h2_stream_error"),
+            Turned::Answered => {
+                record.status(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE.as_u16());
+                (Reason::Malformed, Refusal::HeadTooLarge.as_str())
+            }
         };
         record.deny(reason);
         record.detail(detail);
@@ -214,8 +221,12 @@ impl<'a, S: Side> Streams<'a, S> {
         let flushing = std::future::poll_fn(|cx| self.frames.poll_closed(cx));
         // Whether the caller still reads it is its own affair.
         let _ = timeout(FLUSH_TIME, flushing).await;
-        while let Some(code) = self.refused.get() {
-            self.record_refused(code);
+        while let Some(turned) = self.refused.get() {
+            self.record_refused(turned);
+        }
+        // h2 hands out nothing any more once it has found the end of the connection, also what came before that.
+        while self.refused.dropped().is_some() {
+            record_dropped(self.side, end.close);
         }
     }
 }

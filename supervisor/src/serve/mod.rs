@@ -16,6 +16,7 @@ mod h2;
 mod head;
 mod sniff;
 mod stream;
+mod unserved;
 mod upgrade;
 
 use std::rc::Rc;
