@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use credentials_support::BEARER;
-use data::h2::{Event, H2, Reply, find};
+use data::h2::{Event, GOAWAY, H2, REFUSED_STREAM, Reply, find};
 use data::secure::{Connection, Host, TlsServer, speaks};
 use data::{A, App, HTTPS, Link, Node, Plan, RULES, Shared, X, is, issue, read_answer, read_head, until};
 use nova_proto::ids::SpiffeId;
@@ -159,6 +159,60 @@ fn grpc_between_workloads_is_http2_all_the_way_with_both_identities() {
         |line: &serde_json::Value| is(line, &[("kind", "request"), ("rule", "x-to-a-rpc"), ("verdict", "allow")]);
     let lines = node.audited(8, both);
     assert_eq!(lines.iter().filter(|line| line["direction"] == "egress").count(), 4);
+}
+
+/// A host whose first `turning` connections turn each request away undone, by a reset or by GOAWAY.
+fn host_that_turns_away(node: &Node, turning: usize, with_goaway: bool) -> Host {
+    Host::start(&format!("{}:9443", node.ip(80)), speaks(&certificate(node), H2_FIRST), move |connection, tls| {
+        let Ok(mut h2) = H2::server(tls) else { return };
+        while let Ok(event) = h2.event() {
+            let Event::Headers { stream, fields, .. } = event else { continue };
+            connection.saw_fields(&fields);
+            match (connection.number < turning, with_goaway) {
+                (false, _) => h2.headers(stream, &[(":status", "204")], true),
+                (true, false) => h2.reset(stream, REFUSED_STREAM),
+                (true, true) => h2.send(GOAWAY, 0, 0, &[0; 8]),
+            }
+        }
+    })
+}
+
+/// The status that a request of x gets, and what its line says.
+fn ask_api(node: &Node, method: &str, more: &str) -> (u16, serde_json::Value) {
+    let mut link = node.proxy(X);
+    link.send(format!("{method} http://api.test:9443/v1/a HTTP/1.1\r\nHost: api.test:9443\r\n{more}"));
+    let status = read_answer(&mut link).expect("an answer").status;
+    drop(link);
+    (status, node.audited_once(|line| is(line, &[("kind", "request"), ("path", "/v1/a")])))
+}
+
+// covers: D5h
+#[test]
+fn a_request_that_was_turned_away_undone_is_sent_once_more_on_another_connection() {
+    for with_goaway in [false, true] {
+        let node = Node::start();
+        let host = host_that_turns_away(&node, 1, with_goaway);
+        let (status, line) = ask_api(&node, "GET", "\r\n");
+        assert_eq!(status, 204, "{with_goaway}");
+        assert!(is(&line, &[("verdict", "allow"), ("close", "done")]) && line["status"] == 204, "{line}");
+        assert_eq!(host.log.connections(), [0, 1], "{with_goaway}");
+        let seen = host.log.all();
+        assert_eq!((seen.len(), &seen[0].head), (2, &seen[1].head), "the same request");
+    }
+}
+
+// covers: D5h
+#[test]
+fn a_request_is_not_sent_a_third_time_nor_again_once_some_of_its_body_may_be_read() {
+    let node = Node::start();
+    let host = host_that_turns_away(&node, usize::MAX, false);
+    let (status, line) = ask_api(&node, "GET", "\r\n");
+    assert_eq!((status, host.log.all().len()), (502, 2));
+    assert!(is(&line, &[("verdict", "error"), ("reason", "upstream_closed")]), "{line}");
+    let node = Node::start();
+    let host = host_that_turns_away(&node, 1, false);
+    let (status, _) = ask_api(&node, "POST", "Content-Length: 4\r\n\r\nbody");
+    assert_eq!((status, host.log.all().len()), (502, 1));
 }
 
 // covers: D5d

@@ -45,7 +45,8 @@ pub enum Answered {
 }
 
 /// Sends the request on an idle connection or on one that `open` makes, and gives the answer with its body still to come.
-/// A request of which nothing was sent is tried once more, on a fresh connection.
+/// A request of which nothing was sent is tried once more, on a fresh connection, and one without a body that the other side has
+/// turned away undone on another one.
 ///
 /// # Errors
 /// The record and the reason, when there is no answer.
@@ -159,21 +160,26 @@ async fn answered(
     record: &mut Record,
     open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
 ) -> Result<(Response<Incoming>, HttpUpstream), Reason> {
-    if let Some(mut upstream) = pool.take() {
+    let mut pooled = pool.take(None);
+    let mut refused_by = None;
+    loop {
+        let is_fresh = pooled.is_none();
+        let mut upstream = match pooled.take() {
+            Some(upstream) => upstream,
+            // Boxed: dialling is rare and its state is large, and hyper copies the future of every request into its place.
+            None => Box::pin(pool.open(room, refused_by.as_ref(), open(record))).await?,
+        };
         note(&upstream, record);
         match send(&mut upstream, request, meter).await {
             Ok(response) => return Ok((response, upstream)),
             Err(SendFailure::Failed(reason, detail)) => return Err(failed(record, reason, detail)),
-            Err(SendFailure::Unsent(unsent)) => request = *unsent,
+            Err(SendFailure::Unsent(unsent)) if !is_fresh => request = *unsent,
+            Err(SendFailure::Refused(refused)) if refused_by.is_none() => {
+                request = *refused;
+                refused_by = Some(upstream);
+            }
+            Err(SendFailure::Unsent(_) | SendFailure::Refused(_)) => return Err(Reason::UpstreamClosed),
         }
-    }
-    // Boxed: dialling is rare and its state is large, and hyper copies the future of every request into its place.
-    let mut upstream = Box::pin(pool.open(room, open(record))).await?;
-    note(&upstream, record);
-    match send(&mut upstream, request, meter).await {
-        Ok(response) => Ok((response, upstream)),
-        Err(SendFailure::Failed(reason, detail)) => Err(failed(record, reason, detail)),
-        Err(SendFailure::Unsent(_)) => Err(Reason::UpstreamClosed),
     }
 }
 

@@ -11,7 +11,8 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 
 use super::form;
-use super::shared::{Place, Shared};
+use super::shared::{Place, SHUT_TIME, Shared};
+use super::spare::{Spare, is_undone};
 use crate::conn::body::{Meter, RequestBody};
 use crate::conn::reply::Form;
 use crate::gate::io::GatedIo;
@@ -72,6 +73,11 @@ impl HttpUpstream {
         self.until
     }
 
+    /// Whether it is a place on `shared`.
+    pub(super) fn is_on(&self, shared: &Shared) -> bool {
+        matches!(&self.kind, Kind::Http2 { shared: own, .. } if own.is(shared))
+    }
+
     /// Whether another exchange may start on it, now or as soon as hyper has seen the end of the last one.
     #[must_use]
     pub fn is_usable(&self) -> bool {
@@ -114,6 +120,8 @@ pub async fn switched(response: Response<Incoming>) -> Result<Prefixed, Reason> 
 pub enum SendFailure {
     /// Nothing of the request was sent: it may be tried on another connection.
     Unsent(Box<Request<RequestBody>>),
+    /// The other side has said that it did nothing with it (RFC 9113, section 8.7): it may be tried once more.
+    Refused(Box<Request<RequestBody>>),
     /// The exchange failed, and which rule the answer breaks.
     Failed(Reason, &'static str),
 }
@@ -138,34 +146,44 @@ pub async fn send(
             }
             form::http1(&mut request).map_err(|reason| SendFailure::Failed(reason, ""))?;
             let answer = answer_in_time(sender.try_send_request(request), meter, ANSWER_DEADLINE).await;
-            answered(answer, || gate.refusal())
+            answered(answer, None, || gate.refusal())
         }
         Kind::Http2 { shared, .. } => {
             form::http2(&mut request, shared.scheme()).map_err(|reason| SendFailure::Failed(reason, ""))?;
             let is_call = Form::of(request.headers()) != Form::Problem;
             let deadline = if is_call { CALL_DEADLINE } else { ANSWER_DEADLINE };
             let mut sender = shared.sender.clone();
-            let answer = tokio::select! {
-                biased;
-                answer = answer_in_time(sender.try_send_request(request), meter, deadline) => answer,
-                () = shared.until_useless() => return Err(SendFailure::Failed(Reason::UpstreamTimeout, "")),
+            let (last, spare) = (shared.last_stream(), Spare::of(&request));
+            let mut answer = std::pin::pin!(sender.try_send_request(request));
+            // Most answers are there before anything else is worth a timer of its own.
+            let answer = match tokio::time::timeout(SHUT_TIME, answer.as_mut()).await {
+                Ok(answer) => Some(answer),
+                Err(_) => tokio::select! {
+                    biased;
+                    answer = answer_in_time(answer, meter, deadline) => answer,
+                    () = shared.until_useless(last) => None,
+                },
             };
-            shared.answered();
-            answered(answer, || None)
+            if answer.is_some() {
+                shared.answered();
+            }
+            answered(answer, spare, || None)
         }
     }
 }
 
 fn answered(
     answer: Option<Result<Response<Incoming>, TrySendError<Request<RequestBody>>>>,
+    spare: Option<Spare>,
     refusal: impl Fn() -> Option<Refusal>,
 ) -> Result<Response<Incoming>, SendFailure> {
     match answer {
         None => Err(SendFailure::Failed(Reason::UpstreamTimeout, "")),
         Some(Ok(response)) => Ok(response),
-        Some(Err(mut error)) => Err(match error.take_message() {
-            Some(request) => SendFailure::Unsent(Box::new(request)),
-            None => {
+        Some(Err(mut error)) => Err(match (error.take_message(), spare) {
+            (Some(request), _) => SendFailure::Unsent(Box::new(request)),
+            (None, Some(spare)) if is_undone(error.error()) => SendFailure::Refused(Box::new(spare.request())),
+            (None, _) => {
                 let (reason, detail) = match refusal() {
                     Some(refusal) => refused(refusal),
                     None if is_protocol_error(error.error()) => (Reason::UpstreamMalformed, ""),
@@ -203,3 +221,6 @@ async fn answer_in_time<T>(answer: impl Future<Output = T>, meter: &Meter, deadl
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,7 @@ mod pool;
 mod race;
 mod resolve;
 mod shared;
+mod spare;
 mod speaks;
 mod tls;
 

@@ -100,11 +100,15 @@ impl Pool {
         &self.limits
     }
 
-    /// The connection that was used last, if one is still open; or a place on a shared one.
+    /// The connection that was used last, if one is still open; or a place on a shared one. Never on the one of `but`.
     #[must_use]
-    pub fn take(&self) -> Option<HttpUpstream> {
+    pub fn take(&self, but: Option<&HttpUpstream>) -> Option<HttpUpstream> {
         let now = Instant::now();
-        let place = |shared: &Shared| HttpUpstream::http2(shared).filter(|place| now < place.until());
+        let is_left = |shared: &Shared| but.is_some_and(|but| but.is_on(shared));
+        let place = |shared: &Shared| {
+            let place = if is_left(shared) { None } else { HttpUpstream::http2(shared) };
+            place.filter(|place| now < place.until())
+        };
         if let Some(upstream) = self.shared.borrow().iter().find_map(place) {
             return Some(upstream);
         }
@@ -117,13 +121,14 @@ impl Pool {
         None
     }
 
-    /// A connection that `open` makes, or a place on one that somebody else made meanwhile.
+    /// A connection that `open` makes, or a place on one that somebody else made meanwhile. Never on the one of `but`.
     ///
     /// # Errors
     /// The reason for the record.
     pub async fn open(
         &self,
         room: &Rc<Room>,
+        but: Option<&HttpUpstream>,
         open: impl Future<Output = Result<Stream, Reason>>,
     ) -> Result<HttpUpstream, Reason> {
         // Counted before it is dialled: a descriptor that there is no room for is not opened.
@@ -137,7 +142,7 @@ impl Pool {
         let since = Instant::now();
         // Never closed, so a turn always comes.
         let turn = self.dialling.acquire().await;
-        if let Some(upstream) = self.take() {
+        if let Some(upstream) = self.take(but) {
             return Ok(upstream);
         }
         // A dial of meanwhile was this one's as well: a queue of dials would wait for a dead app one after the other.
@@ -208,7 +213,7 @@ mod tests {
     async fn opened(pool: &Pool, listener: &TcpListener) -> HttpUpstream {
         let addr = listener.local_addr().expect("bound");
         let open = async { TcpStream::connect(addr).await.map(Stream::Tcp).map_err(|_| Reason::UpstreamRefused) };
-        pool.open(&Room::new(&endpoint("a", "10.0.0.1", 3)), open).await.expect("open")
+        pool.open(&Room::new(&endpoint("a", "10.0.0.1", 3)), None, open).await.expect("open")
     }
 
     // covers: D5f
@@ -225,7 +230,7 @@ mod tests {
                     let born = Instant::now();
                     let upstream = opened(&pool, &listener).await;
                     pool.put(upstream);
-                    while let Some(upstream) = pool.take() {
+                    while let Some(upstream) = pool.take(None) {
                         assert!(born.elapsed() < max_age * 50, "{speaks:?} is used for ever");
                         pool.put(upstream);
                         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -13,7 +13,7 @@ use hyper::client::conn::http2::{Builder, Connection, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::conn::body::RequestBody;
-use crate::gate::{CountedIo, Limits, Peer};
+use crate::gate::{CountedIo, Limits, OpenedStreams, Peer};
 use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::state::room::Held;
@@ -24,8 +24,8 @@ const STREAMS: usize = 100;
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// The same for all exchanges of a connection together.
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
-/// How long an app that allows no exchange from the beginning may take to allow one.
-const SHUT_TIME: Duration = Duration::from_secs(5);
+/// How long an app that allows no exchange may take to allow the one that waits.
+pub(super) const SHUT_TIME: Duration = Duration::from_secs(5);
 /// What waits in memory for an app that takes nothing, per exchange.
 const SEND_BUFFER: usize = 64 * 1024;
 
@@ -52,6 +52,7 @@ type Running = Connection<TokioIo<CountedIo<Stream>>, RequestBody, Local>;
 struct Use {
     /// Knows the app's settings; gone when it has ended.
     connection: RefCell<Option<Running>>,
+    streams: OpenedStreams,
     open: Cell<usize>,
     /// The app has answered, so its settings are known.
     answered: Cell<bool>,
@@ -75,16 +76,19 @@ impl Shared {
     ) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
         let scheme = if matches!(stream, Stream::TlsClient(_)) { Scheme::HTTPS } else { Scheme::HTTP };
+        let stream = CountedIo::new(stream, Peer::Server);
+        let streams = stream.opened_streams();
         let starting = Builder::new(Local)
             .timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
             .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(limits.head_bytes).unwrap_or(u32::MAX))
-            .handshake(TokioIo::new(CountedIo::new(stream, Peer::Server)));
+            .handshake(TokioIo::new(stream));
         let (sender, connection) = starting.await.map_err(|_| Reason::UpstreamClosed)?;
         let use_ = Rc::new(Use {
             connection: RefCell::new(Some(connection)),
+            streams,
             open: Cell::new(0),
             answered: Cell::new(false),
             last: Cell::new(Instant::now()),
@@ -130,16 +134,27 @@ impl Shared {
         self.use_.answered.set(true);
     }
 
-    /// Resolves when the app has allowed no exchange and answered none for a while: what waits to be sent would wait for
-    /// good.
-    pub(super) async fn until_useless(&self) {
-        while !self.use_.answered.get() {
-            tokio::time::sleep(SHUT_TIME).await;
-            if !self.use_.answered.get() && self.use_.settings() == Some(0) {
+    /// The last stream on the connection: an exchange that is handed over now is a later one.
+    pub(super) fn last_stream(&self) -> u32 {
+        self.use_.streams.last()
+    }
+
+    /// To be asked after [`SHUT_TIME`]: resolves when the app allows no exchange and none was placed after `last`, so that what
+    /// waits to be sent would wait for good. Once another one was placed that may have been this one, which then has the time of
+    /// an answer.
+    pub(super) async fn until_useless(&self, last: u32) {
+        while self.last_stream() == last {
+            if self.use_.settings() == Some(0) {
                 return;
             }
+            tokio::time::sleep(SHUT_TIME).await;
         }
         std::future::pending().await
+    }
+
+    /// Whether both are the same connection.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.use_, &other.use_)
     }
 
     pub(super) fn addr(&self) -> Option<SocketAddr> {

@@ -87,6 +87,18 @@ impl RefusedStreams {
     }
 }
 
+/// Knows of the streams that were opened towards an app.
+#[derive(Clone)]
+pub struct OpenedStreams(Rc<RefCell<Frames>>);
+
+impl OpenedStreams {
+    /// The last one whose head was sent; 0: none. While it is the same, no other request has left.
+    #[must_use]
+    pub fn last(&self) -> u32 {
+        self.0.borrow().highest()
+    }
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> CountedIo<S> {
     /// Around a stream to `peer`.
     pub fn new(inner: S, peer: Peer) -> Self {
@@ -98,6 +110,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> CountedIo<S> {
     #[must_use]
     pub fn refused_streams(&self) -> RefusedStreams {
         RefusedStreams { frames: Rc::clone(&self.frames), refused: Rc::clone(&self.refused) }
+    }
+
+    /// Tells which streams were opened.
+    #[must_use]
+    pub fn opened_streams(&self) -> OpenedStreams {
+        OpenedStreams(Rc::clone(&self.frames))
     }
 
     fn sent(&self, bytes: &[u8]) {

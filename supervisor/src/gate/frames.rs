@@ -96,6 +96,7 @@ pub struct Frames {
     opening: Option<Opening>,
     /// Streams of a caller whose heads are whole and that are no requests yet, in the order in which they came.
     unseen: VecDeque<u32>,
+    /// The last stream that was opened, by whichever end is the client.
     highest: u32,
     /// Those that the library refused, so that they never will be.
     refused: VecDeque<(u32, Turned)>,
@@ -170,12 +171,19 @@ impl Frames {
                 self.control.give(CONTROL_PER_PAYLOAD);
             }
             if kind == HEADERS && self.peer == Peer::Server {
+                self.highest = self.highest.max(stream);
                 // An app may end every call early; that is for its callers to judge.
                 self.resets.give(1);
                 self.heads = self.heads.saturating_add(HEADS_PER_REQUEST);
             }
         }
         self.refused.len() > before
+    }
+
+    /// The last stream that was opened; 0: none.
+    #[must_use]
+    pub fn highest(&self) -> u32 {
+        self.highest
     }
 
     /// A stream of the caller is a request: what becomes of it is said elsewhere.

@@ -33,7 +33,7 @@ mod line;
 mod refusal;
 mod target;
 
-pub use counted::{CountedIo, Flooded, RefusedStreams};
+pub use counted::{CountedIo, Flooded, OpenedStreams, RefusedStreams};
 pub use exchange::{Exchange, ReadState};
 pub use fields::{check_answer, check_request, check_trailers};
 pub use follow::Gate;

@@ -88,6 +88,8 @@ pub enum Inbound {
     Http1(Incoming),
     /// A stream of HTTP/2.
     Http2(StreamBody),
+    /// None at all.
+    Empty,
     /// What was read before, and has a place until it is gone.
     Whole(Bytes, #[allow(dead_code, reason = "held")] OwnedSemaphorePermit),
 }
@@ -132,6 +134,7 @@ impl Inbound {
             Self::Http1(body) => body.is_end_stream(),
             Self::Http2(body) => body.rest.stream().is_end_stream(),
             Self::Whole(left, _) => left.is_empty(),
+            Self::Empty => true,
         }
     }
 
@@ -147,6 +150,7 @@ impl Inbound {
         match self {
             Self::Http1(body) => Pin::new(body).poll_frame(cx).map_err(|_| BodyError::gone(None)),
             Self::Http2(body) => body.poll_frame(cx),
+            Self::Empty => Poll::Ready(None),
             Self::Whole(left, _) if left.is_empty() => Poll::Ready(None),
             Self::Whole(left, _) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(left))))),
         }
@@ -157,6 +161,7 @@ impl Inbound {
             Self::Http1(body) => body.size_hint(),
             Self::Http2(body) => body.left.map_or_else(SizeHint::default, SizeHint::with_exact),
             Self::Whole(left, _) => SizeHint::with_exact(left.len() as u64),
+            Self::Empty => SizeHint::with_exact(0),
         }
     }
 }

@@ -66,9 +66,7 @@ fn what_carries_something_pays_for_what_keeps_it_going() {
         }
     }
     for _ in 0..10_000 {
-        frames
-            .received(&[frame(HEADERS, 5, 3), frame(DATA, 1, 0), frame(PING, 0, 8)].concat(), now)
-            .expect("calls");
+        frames.received(&[frame(HEADERS, 5, 3), frame(DATA, 1, 0), frame(PING, 0, 8)].concat(), now).expect("calls");
     }
 }
 
