@@ -263,6 +263,42 @@ fn bodies_stream_both_ways_and_trailers_arrive() {
     assert!(!seen[0].head.contains("transfer-encoding"), "{seen:#?}");
 }
 
+// covers: D5h
+#[test]
+fn trailers_behind_an_answer_of_known_length_reach_an_app_of_http1_that_reads_them() {
+    let node = Node::start();
+    let _host = Host::start(&api(&node), speaks(&certificate(&node), H2_FIRST), |_, tls| {
+        let Ok(mut h2) = H2::server(tls) else { return };
+        while let Ok(event) = h2.event() {
+            let Event::Headers { stream, fields, .. } = event else { continue };
+            let announced = data::h2::find(&fields, ":path") == Some("/v1/announced");
+            let promise = [("trailer", "x-sum")];
+            let head = [&[(":status", "200"), ("content-length", "4")], &promise[..usize::from(announced)]].concat();
+            h2.headers(stream, &head, data::h2::find(&fields, ":method") == Some("HEAD"));
+            h2.data(stream, b"fine", false);
+            h2.headers(stream, &[("x-sum", "4")], true);
+        }
+    });
+    let ask = |path: &str, version: &str, more: &str| {
+        let mut link = node.proxy(X);
+        link.send(format!("GET http://api.test:9443{path} HTTP/{version}\r\nHost: api.test:9443\r\n{more}\r\n"));
+        String::from_utf8_lossy(&link.rest().expect("an answer")).to_ascii_lowercase()
+    };
+    let reads = "Connection: TE, close\r\nTE: trailers\r\n";
+    let answer = ask("/v1/announced", "1.1", reads);
+    assert!(answer.ends_with("\r\n\r\n4\r\nfine\r\n0\r\nx-sum: 4\r\n\r\n"), "{answer}");
+    assert!(answer.contains("trailer: x-sum") && !answer.contains("content-length"), "{answer}");
+    // Who reads none, or is promised none, is told the length.
+    for (path, version, more) in [
+        ("/v1/announced", "1.1", "Connection: close\r\n"),
+        ("/v1/announced", "1.0", reads),
+        ("/v1/silent", "1.1", reads),
+    ] {
+        let answer = ask(path, version, more);
+        assert!(answer.contains("content-length: 4") && answer.ends_with("\r\n\r\nfine"), "{path} {version}: {answer}");
+    }
+}
+
 /// A chunk of ten bytes with its frame.
 fn chunk(link: &mut Link) -> String {
     let mut bytes = [0; 9];

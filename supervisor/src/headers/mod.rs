@@ -122,7 +122,9 @@ pub fn expects(headers: &HeaderMap) -> bool {
     headers.contains_key(header::EXPECT)
 }
 
-fn wants_trailers(headers: &HeaderMap) -> bool {
+/// Whether a request says that its sender reads the trailers of an answer.
+#[must_use]
+pub fn wants_trailers(headers: &HeaderMap) -> bool {
     headers
         .get_all(header::TE)
         .iter()

@@ -1,6 +1,6 @@
 //! HTTP/1.1: one request after the other, behind the gate.
 
-use http::{Request, Response};
+use http::{Request, Response, Version, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -15,6 +15,7 @@ use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::reply::end_gently;
 use crate::conn::{Cut, Event};
 use crate::gate::io::GatedIo;
+use crate::headers::wants_trailers;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
 
@@ -106,6 +107,7 @@ async fn answer<S: Side>(
         Ok(answer) => return Ok(answer),
         Err(request) => request,
     };
+    let reads_trailers = request.version() == Version::HTTP_11 && wants_trailers(request.headers());
     let mut request = request.map(Inbound::from);
     let handed_out = request.extensions_mut().remove::<OnUpgrade>();
     let prepared = side.prepare(request, call);
@@ -118,10 +120,19 @@ async fn answer<S: Side>(
         (prepared, None) => prepared,
     };
     match prepared {
-        Ok(ready) => forward(side, ready, call).await,
+        Ok(ready) => forward(side, ready, call).await.map(|response| with_trailers(response, reads_trailers)),
         Err(refusal) => {
             side.audit().throttle(&side.spec().pod_uid).await;
             Ok(*refusal)
         }
     }
+}
+
+/// An answer of HTTP/2 may have both a length and trailers. A caller that reads trailers, and is promised some, gets these.
+fn with_trailers(mut response: Response<ReplyBody>, reads_trailers: bool) -> Response<ReplyBody> {
+    let has_both = [header::CONTENT_LENGTH, header::TRAILER].iter().all(|name| response.headers().contains_key(name));
+    if reads_trailers && has_both && response.body_mut().forget_length() {
+        response.headers_mut().remove(header::CONTENT_LENGTH);
+    }
+    response
 }

@@ -90,6 +90,8 @@ pub struct Forwarded {
     lease: Option<Box<dyn Lease>>,
     in_flight: Rc<InFlight>,
     flow: Flow,
+    /// Its length is not told to whoever frames it.
+    is_lengthless: bool,
 }
 
 impl Forwarded {
@@ -103,7 +105,16 @@ impl Forwarded {
         in_flight: Rc<InFlight>,
     ) -> Self {
         let flow = Flow::under(in_flight.answers.clone());
-        Self { inner, request, bytes: 0, record: Some(record), lease: Some(lease), in_flight, flow }
+        Self {
+            inner,
+            request,
+            bytes: 0,
+            record: Some(record),
+            lease: Some(lease),
+            in_flight,
+            flow,
+            is_lengthless: false,
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -160,6 +171,20 @@ impl Drop for Forwarded {
     }
 }
 
+impl ReplyBody {
+    /// Lets an answer end where it ends, so that trailers can follow it in HTTP/1.1, whose lengths leave no room for them (RFC 9112,
+    /// section 7.1.2). False: there is none to come.
+    pub fn forget_length(&mut self) -> bool {
+        match self {
+            Self::Forwarded(forwarded) if !forwarded.is_over() => {
+                forwarded.is_lengthless = true;
+                true
+            }
+            Self::Forwarded(_) | Self::Text(_) => false,
+        }
+    }
+}
+
 impl Body for ReplyBody {
     type Data = Bytes;
     type Error = BodyError;
@@ -196,6 +221,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Text(text) => text.size_hint(),
+            Self::Forwarded(forwarded) if forwarded.is_lengthless => SizeHint::default(),
             Self::Forwarded(forwarded) => forwarded.inner.size_hint(),
         }
     }
