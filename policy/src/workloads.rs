@@ -3,8 +3,10 @@
 
 mod check;
 mod endpoint;
+mod health;
 mod parts;
 
+pub use health::is_plain_path;
 pub(crate) use parts::labels as read_labels;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,6 +139,23 @@ pub struct Port {
     pub tls: PortTls,
     /// Whether the app gets a PROXY header in front of each connection's bytes.
     pub proxy_protocol_v2: bool,
+    /// How its app is asked whether it is well; absent: by connecting to it.
+    pub health: Option<Health>,
+}
+
+/// How an app is asked whether it is well; `None` takes the default.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Health {
+    /// Asked for with GET in HTTP/1.1; an answer of 2xx is good.
+    pub http_path: Option<String>,
+    /// Asked with `grpc.health.v1.Health/Check`.
+    pub grpc: bool,
+    /// Between checks.
+    pub interval_ms: Option<u32>,
+    /// Until a check counts as failed.
+    pub timeout_ms: Option<u32>,
+    /// Failed checks in a row until the app counts as unhealthy.
+    pub unhealthy_after: Option<u32>,
 }
 
 /// What a port that terminates TLS says of it.

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use ipnet::IpNet;
 use nova_proto::ids::PortName;
 
-use super::{Backend, Dependency, Guest, Limits, Mode, Port, PortTarget, PortTls, Protocol};
+use super::{Backend, Dependency, Guest, Limits, Mode, Port, PortTarget, PortTls, Protocol, health};
 use crate::data::is_plain_name;
 use crate::host::Host;
 use crate::yaml::{Map, Node, Reader};
@@ -19,7 +19,7 @@ const RESERVED_CIDS: [u64; 4] = [0, 1, 2, 0xffff_ffff];
 const MAX_CREDENTIALS: usize = 64;
 
 /// Keys of a port.
-const PORT_KEYS: [&str; 10] = [
+const PORT_KEYS: [&str; 11] = [
     "name",
     "port",
     "target_port",
@@ -30,6 +30,7 @@ const PORT_KEYS: [&str; 10] = [
     "certificate",
     "strip_token",
     "proxy_protocol_v2",
+    "health",
 ];
 
 /// `None` when one of them cannot be read: a selector must never lose a label and become wider.
@@ -102,7 +103,17 @@ fn port(reader: &mut Reader<'_>, node: &Node) -> Option<Port> {
     let tls = port_tls(reader, &map, mode, protocol);
     let proxy_protocol_v2 =
         map.get("proxy_protocol_v2").and_then(|node| reader.flag(node, "proxy_protocol_v2")).unwrap_or(false);
-    Some(Port { name: name?, port: number?, target: target?, mode: mode?, protocol: protocol?, tls, proxy_protocol_v2 })
+    let health = health::read(reader, &map, protocol);
+    Some(Port {
+        name: name?,
+        port: number?,
+        target: target?,
+        mode: mode?,
+        protocol: protocol?,
+        tls,
+        proxy_protocol_v2,
+        health,
+    })
 }
 
 fn port_tls(reader: &mut Reader<'_>, map: &Map<'_>, mode: Option<Mode>, protocol: Option<Protocol>) -> PortTls {

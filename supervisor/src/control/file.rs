@@ -204,7 +204,17 @@ fn port(port: workloads::Port) -> proto::Port {
         certificate: port.tls.certificate.unwrap_or_default(),
         strip_token: port.tls.strip_token,
         proxy_protocol_v2: port.proxy_protocol_v2,
-        ..proto::Port::default()
+        health: port.health.map(health),
+    }
+}
+
+fn health(health: workloads::Health) -> proto::HealthCheck {
+    proto::HealthCheck {
+        http_path: health.http_path.unwrap_or_default(),
+        grpc: health.grpc,
+        interval_ms: health.interval_ms.unwrap_or(0),
+        timeout_ms: health.timeout_ms.unwrap_or(0),
+        unhealthy_after: health.unhealthy_after.unwrap_or(0),
     }
 }
 
@@ -213,9 +223,9 @@ mod tests {
     #![allow(clippy::panic, reason = "a test that finds another value fails")]
 
     use super::*;
-    use crate::control::order::Wanted;
+    use crate::control::order::{HealthPlan, Wanted};
     use crate::control::why::Why;
-    use crate::state::endpoint::Backend;
+    use crate::state::endpoint::{Backend, HealthCheck};
 
     const GOOD: &str = "
 endpoints:
@@ -259,6 +269,19 @@ endpoints:
     fn rows_of_other_nodes_are_not_ours() {
         assert!(rows(&GOOD.replace("    state", "    node: node-2\n    state")).is_empty());
         assert_eq!(rows(&GOOD.replace("    state", "    node: node-1\n    state")).len(), 1);
+    }
+
+    // covers: A13
+    #[test]
+    fn a_check_of_the_app_is_ordered_as_it_is_written() {
+        let check =
+            "protocol: http, health: {http_path: /live, interval_ms: 300, timeout_ms: 200, unhealthy_after: 2}}";
+        let order = rows(&GOOD.replace("protocol: http}", check)).remove(0).expect("valid");
+        assert_eq!(order.spec.ports[0].health, HealthCheck::Http("/live".to_owned()));
+        let (interval, timeout) = (Duration::from_millis(300), Duration::from_millis(200));
+        assert_eq!(order.health, HealthPlan { interval, timeout, unhealthy_after: 2 });
+        let order = rows(GOOD).remove(0).expect("valid");
+        assert_eq!((&order.spec.ports[0].health, order.health), (&HealthCheck::Connect, HealthPlan::default()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::libc::O_NONBLOCK;
 
 use nova_policy::report::Problem;
-use nova_policy::workloads::{self, Backend, Endpoint, Limits, Mode, PortTarget, Protocol, State};
+use nova_policy::workloads::{self, Backend, Endpoint, Health, Limits, Mode, PortTarget, Protocol, State};
 use nova_proto::control;
 
 use crate::placement::{GuestWish, Placement, WantedState};
@@ -161,7 +161,18 @@ fn port(port: &workloads::Port) -> control::Port {
         certificate: port.tls.certificate.clone().unwrap_or_default(),
         strip_token: port.tls.strip_token,
         proxy_protocol_v2: port.proxy_protocol_v2,
-        ..control::Port::default()
+        health: port.health.as_ref().map(health),
+    }
+}
+
+/// Zero is "the supervisor's default" in the protocol.
+fn health(health: &Health) -> control::HealthCheck {
+    control::HealthCheck {
+        http_path: health.http_path.clone().unwrap_or_default(),
+        grpc: health.grpc,
+        interval_ms: health.interval_ms.unwrap_or(0),
+        timeout_ms: health.timeout_ms.unwrap_or(0),
+        unhealthy_after: health.unhealthy_after.unwrap_or(0),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nova_policy::workloads::is_plain_path;
 use nova_proto::control as proto;
 use nova_proto::ids::PortName;
 
@@ -165,10 +166,6 @@ fn unfit(check: &HealthCheck, protocol: Protocol) -> Option<&'static str> {
         }
         _ => None,
     }
-}
-
-fn is_plain_path(path: &str) -> bool {
-    path.starts_with('/') && path.len() <= 1024 && path.bytes().all(|b| b.is_ascii_graphic() && b != b'#' && b != b'?')
 }
 
 pub(super) fn strictest(a: HealthPlan, b: HealthPlan) -> HealthPlan {
