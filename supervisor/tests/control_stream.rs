@@ -324,6 +324,29 @@ async fn a_lost_guest_is_suspended_until_a_newer_generation_comes() {
 }
 
 #[tokio::test]
+async fn a_guest_that_is_gone_without_a_word_is_lost_once_it_was_there() {
+    // covers: A2 (T2)
+    let portless = proto::Endpoint { ports: Vec::new(), ..endpoint("c", 1, 13, State::Ready) };
+    let (node, _novalet, mut session) = with(vec![endpoint("a", 1, 11, State::Ready), portless]).await;
+    session.phase("a", 1, Phase::Serving).await;
+    until("the other one serves", || node.endpoint("c").stage() == Stage::Serving).await;
+    // One that only hangs is not.
+    node.plane.set_health("a", Err(Reason::GuestUnreachable));
+    assert_eq!(session.phase("a", 1, Phase::Unhealthy).await.reason, "guest_unreachable");
+    node.plane.set_gone("a");
+    assert_eq!(session.phase("a", 1, Phase::Waiting).await.reason, "presence_lost");
+    node.plane.set_gone("c");
+    assert_eq!(session.phase("c", 1, Phase::Waiting).await.reason, "presence_lost");
+    // One that never came may come.
+    node.plane.set_gone("b");
+    node.plane.set_health("b", Err(Reason::GuestUnreachable));
+    session.send(Op::Upsert(endpoint("b", 1, 12, State::Ready))).await;
+    assert_eq!(session.phase("b", 1, Phase::SvidReady).await.reason, "guest_unreachable");
+    node.plane.set_health("b", Ok(()));
+    session.phase("b", 1, Phase::Serving).await;
+}
+
+#[tokio::test]
 async fn ports_come_and_go_in_place() {
     // covers: A2
     let (node, _novalet, mut session) = with(vec![endpoint("a", 1, 11, State::Ready)]).await;

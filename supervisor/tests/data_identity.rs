@@ -120,3 +120,19 @@ fn a_lost_guest_is_suspended_and_its_next_generation_gets_a_socket_of_its_own() 
         .ask("GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(answer.status, 200);
 }
+
+// covers: A3a
+#[test]
+fn a_muxer_that_ends_before_its_presence_is_there_is_a_lost_guest() {
+    let node = Node::start();
+    for (pod, workload) in [(A, "service-a"), (X, "x")] {
+        let socket = data::socket_of(&node.dir, pod);
+        std::fs::remove_file(&socket).expect("the muxer's");
+        // What a killed one leaves: a path on which nobody listens.
+        drop(std::os::unix::net::UnixListener::bind(&socket).expect("bound"));
+        until("the endpoint is suspended", || {
+            node.endpoint(workload).is_some_and(|row| row["stage"] == "waiting" && row["reason"] == "presence_lost")
+        });
+    }
+    assert!(node.call(Some(&node.svid("x")), data::HTTPS).and_then(|mut tls| tls.answer()).is_err());
+}

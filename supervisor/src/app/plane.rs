@@ -17,7 +17,7 @@ use crate::accept::Workers;
 use crate::audit::{AuditSink, Kind, Record};
 use crate::control::DataPlane;
 use crate::dial;
-use crate::guestlink::{Accepted, GuestSocket, LinkPorts, Listener, VsockListener};
+use crate::guestlink::{self, Accepted, GuestSocket, LinkPorts, Listener, VsockListener};
 use crate::net::listen;
 use crate::reason::Reason;
 use crate::state::endpoint::{Backend, Endpoint, PortSpec};
@@ -118,6 +118,11 @@ impl DataPlane for Plane {
     fn health(&self, endpoint: &Arc<Endpoint>, port: &PortSpec) -> BoxFuture<'static, Result<(), Reason>> {
         let (links, spec, port) = (self.links.clone(), endpoint.spec(), port.clone());
         async move { dial::health(&links, &spec, &port, HEALTH_DEADLINE).await }.boxed()
+    }
+
+    fn is_gone(&self, endpoint: &Arc<Endpoint>) -> BoxFuture<'static, bool> {
+        let (links, spec) = (self.links.clone(), endpoint.spec());
+        async move { guestlink::is_gone(&links, &spec).await }.boxed()
     }
 }
 

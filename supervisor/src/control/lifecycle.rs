@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep};
 
 use self::ports::Ports;
 pub use self::report::Reporter;
+use super::lost::Lost;
 use super::order::{Key, Order};
 use super::plane::Means;
 use super::why::{Phase, Why};
@@ -54,7 +55,7 @@ pub enum End {
 }
 
 /// Everything the life of one endpoint works with.
-pub struct Life {
+pub(super) struct Life {
     /// The endpoint.
     pub endpoint: Arc<Endpoint>,
     /// What it needs.
@@ -63,6 +64,8 @@ pub struct Life {
     pub goal: watch::Receiver<Goal>,
     /// Who is told.
     pub reporter: Arc<Reporter>,
+    /// Where a lost guest is told.
+    pub lost: Arc<Lost>,
 }
 
 /// What an endpoint holds and must give back.
@@ -81,7 +84,7 @@ struct Failure {
 
 impl Life {
     /// Lives until the goal says it shall end, and everything is given back.
-    pub async fn run(self) -> Key {
+    pub(super) async fn run(self) -> Key {
         let mut held = Held::default();
         let end = tokio::select! {
             biased;
@@ -89,6 +92,10 @@ impl Life {
             never = self.live(&mut held) => match never {},
         };
         self.finish(end, held).await;
+        self.key()
+    }
+
+    fn key(&self) -> Key {
         let spec = self.endpoint.spec();
         Key { pod: spec.pod_uid.clone(), generation: spec.generation }
     }

@@ -18,6 +18,7 @@ pub mod client;
 pub mod convert;
 pub mod file;
 pub mod lifecycle;
+mod lost;
 pub mod order;
 pub mod plane;
 pub mod service;

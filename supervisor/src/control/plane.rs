@@ -61,6 +61,9 @@ pub trait DataPlane: Send + Sync + 'static {
 
     /// One health check of one port through the relay. The caller bounds it in time.
     fn health(&self, endpoint: &Arc<Endpoint>, port: &PortSpec) -> BoxFuture<'static, Result<(), Reason>>;
+
+    /// Whether nobody is behind the guest's link: its VMM does not run. What cannot be told is no. The caller bounds it in time.
+    fn is_gone(&self, endpoint: &Arc<Endpoint>) -> BoxFuture<'static, bool>;
 }
 
 /// Who makes workload addresses local.

@@ -1,14 +1,15 @@
 //! The owner of the endpoint table: takes updates and events one by one, and does what the table says.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use nova_proto::ids::PodUid;
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 
 use super::board::{Board, Status};
 use super::lifecycle::{End, Goal, Life, Reporter};
+use super::lost::Lost;
 use super::order::{Key, Order, Update};
 use super::plane::Means;
 use super::table::{Action, Table, Verdict};
@@ -32,13 +33,6 @@ enum Command {
     Apply(Update, oneshot::Sender<()>),
     Reissue,
     Shutdown(oneshot::Sender<()>),
-}
-
-/// Guests that were lost and not looked at yet: bounded by the number of endpoints, and told without waiting.
-#[derive(Default)]
-struct Lost {
-    keys: Mutex<HashSet<Key>>,
-    news: Notify,
 }
 
 impl Control {
@@ -77,9 +71,7 @@ impl Control {
 
     /// The presence connection of a guest ended. Any thread may call it; it never waits.
     pub fn presence_lost(&self, pod: &PodUid, generation: u64) {
-        let key = Key { pod: pod.clone(), generation };
-        self.lost.keys.lock().unwrap_or_else(PoisonError::into_inner).insert(key);
-        self.lost.news.notify_one();
+        self.lost.tell(Key { pod: pod.clone(), generation });
     }
 
     /// Asks for every SVID again, because the source has read its files anew.
@@ -139,7 +131,7 @@ impl Service {
                     }
                     None => return,
                 },
-                () = lost.news.notified() => self.take_lost(),
+                () = lost.news() => self.take_lost(),
                 Some(ended) = self.lives.join_next_with_id() => self.ended(ended),
             }
         }
@@ -156,8 +148,7 @@ impl Service {
     }
 
     fn take_lost(&mut self) {
-        let keys = std::mem::take(&mut *self.lost.keys.lock().unwrap_or_else(PoisonError::into_inner));
-        for key in keys {
+        for key in self.lost.take() {
             let actions = self.table.presence_lost(&key);
             self.act(actions);
         }
@@ -236,6 +227,7 @@ impl Service {
             means: self.means.clone(),
             goal: receiver,
             reporter: Arc::clone(&reporter),
+            lost: Arc::clone(&self.lost),
         };
         self.means.table.insert(&endpoint);
         let task = self.lives.spawn(life.run());

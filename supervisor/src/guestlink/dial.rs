@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, VsockAddr};
+use nix::sys::socket::{self as sockets, AddressFamily, SockFlag, SockType, VsockAddr};
 use nova_proto::framed::Channel;
 use nova_proto::hello::{Hello, Kind, Status};
 use nova_proto::link::{HYBRID_LINE_MAX, MIN_GUEST_PORT, hybrid_connect, parse_hybrid_ok};
@@ -67,6 +67,23 @@ pub async fn open(ports: &LinkPorts, endpoint: &EndpointSpec, target: &Target) -
         .unwrap_or(Err(DialError::Timeout))
 }
 
+/// Whether nobody is behind an endpoint's link: the VMM's socket is not there or nobody listens on it, or no VM has the CID. A VM
+/// that says nothing is there.
+pub async fn is_gone(ports: &LinkPorts, endpoint: &EndpointSpec) -> bool {
+    use nix::libc::{ECONNREFUSED, ENODEV, ENOENT};
+    let (connected, signs): (_, &[i32]) = match &endpoint.backend {
+        Backend::Vsock { cid } => (connect_vsock(*cid, ports.guest_port).await, &[ENODEV]),
+        Backend::Hybrid { file, .. } => {
+            (UnixStream::connect(socket(ports, endpoint, file)).await, &[ECONNREFUSED, ENOENT])
+        }
+    };
+    connected.err().and_then(|error| error.raw_os_error()).is_some_and(|code| signs.contains(&code))
+}
+
+fn socket(ports: &LinkPorts, endpoint: &EndpointSpec, file: &str) -> PathBuf {
+    ports.root.join(endpoint.pod_uid.as_str()).join(file)
+}
+
 async fn open_unbounded(ports: &LinkPorts, endpoint: &EndpointSpec, target: &Target) -> Result<GuestStream, DialError> {
     let (mut stream, framed) = loop {
         match connect(ports, endpoint).await {
@@ -105,8 +122,7 @@ async fn connect(ports: &LinkPorts, endpoint: &EndpointSpec) -> io::Result<(Unix
     match &endpoint.backend {
         Backend::Vsock { cid } => Ok((connect_vsock(*cid, ports.guest_port).await?, false)),
         Backend::Hybrid { file, half_close, .. } => {
-            let path = ports.root.join(endpoint.pod_uid.as_str()).join(file);
-            Ok((connect_hybrid(&path, ports.guest_port).await?, !half_close))
+            Ok((connect_hybrid(&socket(ports, endpoint, file), ports.guest_port).await?, !half_close))
         }
     }
 }
@@ -135,15 +151,15 @@ async fn connect_hybrid(path: &std::path::Path, port: u32) -> io::Result<UnixStr
 
 async fn connect_vsock(cid: u32, port: u32) -> io::Result<UnixStream> {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket::socket(AddressFamily::Vsock, SockType::Stream, flags, None)?;
+    let socket = sockets::socket(AddressFamily::Vsock, SockType::Stream, flags, None)?;
     crate::sys::bound_vsock_buffer(&socket, super::VSOCK_BUFFER)?;
-    match socket::connect(socket.as_raw_fd(), &VsockAddr::new(cid, port)) {
+    match sockets::connect(socket.as_raw_fd(), &VsockAddr::new(cid, port)) {
         Ok(()) | Err(nix::errno::Errno::EINPROGRESS) => {}
         Err(error) => return Err(error.into()),
     }
     let socket = crate::sys::register(socket)?;
     socket.writable().await?.clear_ready();
-    if let code @ 1.. = socket::getsockopt(socket.get_ref(), socket::sockopt::SocketError)? {
+    if let code @ 1.. = sockets::getsockopt(socket.get_ref(), sockets::sockopt::SocketError)? {
         return Err(io::Error::from_raw_os_error(code));
     }
     let socket: OwnedFd = socket.into_inner();

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream as StdUnixStream;
 use nova_proto::framed::Channel;
 use tokio::net::UnixStream;
 
-pub use dial::{DialError, LinkPorts, open};
+pub use dial::{DialError, LinkPorts, is_gone, open};
 pub use hello::{HelloFailure, receive};
 pub use listen::{Accepted, Listener, VsockListener};
 

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 #![allow(unreachable_pub, reason = "a module that several test binaries include")]
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
@@ -60,9 +60,15 @@ impl Diary {
 pub struct FakePlane {
     pub diary: Diary,
     sick: Mutex<HashMap<String, Reason>>,
+    /// Pods behind whose link nobody is.
+    gone: Mutex<HashSet<String>>,
 }
 
 impl FakePlane {
+    pub fn set_gone(&self, pod: &str) {
+        self.gone.lock().expect("no panic while held").insert(pod.to_owned());
+    }
+
     pub fn set_health(&self, pod: &str, health: Result<(), Reason>) {
         let mut sick = self.sick.lock().expect("no panic while held");
         match health {
@@ -117,6 +123,11 @@ impl DataPlane for FakePlane {
         let pod = endpoint.spec().pod_uid.to_string();
         let sick = self.sick.lock().expect("no panic while held").get(&pod).copied();
         Box::pin(async move { sick.map_or(Ok(()), Err) })
+    }
+
+    fn is_gone(&self, endpoint: &Arc<Endpoint>) -> BoxFuture<'static, bool> {
+        let is_gone = self.gone.lock().expect("no panic while held").contains(endpoint.spec().pod_uid.as_str());
+        Box::pin(async move { is_gone })
     }
 }
 

@@ -16,11 +16,12 @@ impl Life {
         let mut goal = self.goal.clone();
         let mut policy = self.means.policy.watch();
         let mut app = App::new(self.means.timing.first_retry);
-        let mut serves = false;
+        let (mut serves, mut was_there) = (false, false);
         loop {
             let order = goal.borrow_and_update().order.clone();
             policy.mark_unchanged();
             let result = self.check(&order).await;
+            self.look_for_guest(&order, result, &mut was_there).await;
             app.note(result, &order.health);
             if let Err(failure) = self.advance(&order, &app, ports, &mut serves) {
                 let phase = if serves { Phase::Unhealthy } else { Phase::Waiting };
@@ -41,6 +42,19 @@ impl Life {
             timeout(order.health.timeout, check).await.unwrap_or(Err(Reason::GuestUnreachable))?;
         }
         Ok(())
+    }
+
+    /// A guest whose end came before its presence connection was there, as after a restart of the supervisor, is known to be gone
+    /// by nobody being behind its link any more. One that was never seen may still come.
+    async fn look_for_guest(&self, order: &Order, checked: Result<(), Reason>, was_there: &mut bool) {
+        let is_heard = !order.spec.ports.is_empty() && checked != Err(Reason::GuestUnreachable);
+        let looking = timeout(order.health.timeout, self.means.plane.is_gone(&self.endpoint));
+        let is_gone = !is_heard && looking.await.unwrap_or(false);
+        if is_gone && *was_there {
+            tracing::warn!(endpoint = %self.key(), "nobody is behind the guest's link any more");
+            self.lost.tell(self.key());
+        }
+        *was_there |= !is_gone;
     }
 
     fn advance(&self, order: &Order, app: &App, ports: &mut Ports, serves: &mut bool) -> Result<(), Failure> {
