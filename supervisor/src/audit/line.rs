@@ -52,6 +52,8 @@ pub struct Dest {
     pub port: u16,
     /// Address that was dialled.
     pub addr: Option<SocketAddr>,
+    /// The name that aliases of DNS lead to.
+    pub canonical: String,
 }
 
 /// Stands in the place of a path that no path could be made of. A path starts with `/` or is `*`.
@@ -184,6 +186,7 @@ impl Serialize for Line {
         text(&mut map, "dest_host", &self.dest.host)?;
         known(&mut map, "dest_port", Some(self.dest.port).filter(|port| *port > 0).as_ref())?;
         known(&mut map, "dest_addr", self.dest.addr.as_ref())?;
+        text(&mut map, "dest_canonical", &self.dest.canonical)?;
         text(&mut map, "method", &self.method)?;
         text(&mut map, "path", self.path_or_unparsed())?;
         text(&mut map, "rule", &self.rule)?;

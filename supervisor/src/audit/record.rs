@@ -69,6 +69,11 @@ impl Record {
         self.line.dest.addr = Some(addr);
     }
 
+    /// The name that the destination's leads to, through aliases of DNS.
+    pub fn canonical(&mut self, name: &str) {
+        name.clone_into(&mut self.line.dest.canonical);
+    }
+
     /// The address that was refused or failed, and which check or step it was.
     pub fn not_dialled(&mut self, addr: Option<SocketAddr>, detail: &'static str) {
         self.line.dest.addr = addr.or(self.line.dest.addr);

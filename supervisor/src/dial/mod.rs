@@ -28,6 +28,7 @@ use nova_policy::data::{EgressTarget, UpstreamTls};
 use nova_policy::input::Direction;
 use tokio::net::TcpStream;
 
+use crate::audit::Record;
 use crate::decide::Permit;
 use crate::guestlink::{self, GuestStream, LinkPorts};
 use crate::net::guard::AddressGuard;
@@ -76,14 +77,6 @@ pub struct Dialer {
     pools: Rc<Pools>,
     /// Of this thread's next ping. The kernel chooses each ping's identifier, so threads need not agree.
     next_sequence: Cell<u16>,
-}
-
-/// An open connection to the outside.
-pub struct Upstream {
-    /// The connection.
-    pub stream: Stream,
-    /// The address that was checked and dialled.
-    pub addr: SocketAddr,
 }
 
 impl Dialer {
@@ -142,23 +135,45 @@ impl Dialer {
         })
     }
 
-    /// Opens a connection to the destination that an egress permit names, from the caller's own address.
+    /// Opens a connection to the destination that an egress permit names, from the caller's own address. `record` is told where
+    /// that is: the address that was dialled or refused, and the name that aliases lead to.
     ///
     /// # Errors
-    /// [`DialFailure`] with the reason for the record.
-    pub async fn upstream(&self, permit: &Permit, caller: &Endpoint) -> Result<Upstream, DialFailure> {
+    /// The reason for the record, which has the detail.
+    pub async fn upstream(&self, permit: &Permit, caller: &Endpoint, record: &mut Record) -> Result<Stream, Reason> {
+        let mut canonical = None;
+        let dialling = self.upstream_in_time(permit, caller, &mut canonical);
+        let dialled = tokio::time::timeout(DIAL_DEADLINE, dialling).await;
+        if let Some(canonical) = &canonical {
+            record.canonical(canonical);
+        }
+        match dialled.unwrap_or(Err(DialFailure::new(Reason::UpstreamTimeout))) {
+            Ok((stream, addr)) => {
+                record.dialled(addr);
+                Ok(stream)
+            }
+            Err(failure) => {
+                record.not_dialled(failure.addr, failure.detail);
+                Err(failure.reason)
+            }
+        }
+    }
+
+    async fn upstream_in_time(
+        &self,
+        permit: &Permit,
+        caller: &Endpoint,
+        canonical: &mut Option<Arc<str>>,
+    ) -> Result<(Stream, SocketAddr), DialFailure> {
         let (host, port) = destination(permit)?;
         let key = format!("{} {host}:{port}", permit.rule());
-        let dialling = async {
-            let mut trial = caller.destinations.trial(&key).await?;
-            let dialled = self.dial(permit, caller, host, port, &mut trial).await;
-            dialled.inspect_err(|failure| {
-                if failure.is_of_destination() {
-                    trial.failed(*failure);
-                }
-            })
-        };
-        tokio::time::timeout(DIAL_DEADLINE, dialling).await.unwrap_or(Err(DialFailure::new(Reason::UpstreamTimeout)))
+        let mut trial = caller.destinations.trial(&key).await?;
+        let dialled = self.dial(permit, caller, (host, port), &mut trial, canonical).await;
+        dialled.inspect_err(|failure| {
+            if failure.is_of_destination() {
+                trial.failed(*failure);
+            }
+        })
     }
 
     /// Resolves once, and tries what that gave until one address is who it should be.
@@ -166,15 +181,15 @@ impl Dialer {
         &self,
         permit: &Permit,
         caller: &Endpoint,
-        host: &str,
-        port: u16,
+        (host, port): (&str, u16),
         trial: &mut Trial,
-    ) -> Result<Upstream, DialFailure> {
+        canonical: &mut Option<Arc<str>>,
+    ) -> Result<(Stream, SocketAddr), DialFailure> {
         let target = permit.target().ok_or(DialFailure::new(Reason::NoGrant))?;
         let sources = Sources::of(&caller.spec());
         let parent = self.parents.towards(target, host).parent()?;
         let mut addresses = match parent {
-            None => self.addresses(host, port, target, caller, sources).await?,
+            None => self.addresses(host, port, target, caller, sources, canonical).await?,
             Some(parent) => self.addresses_of(parent, (host, port), target, caller, sources).await?,
         };
         loop {
@@ -188,7 +203,7 @@ impl Dialer {
                 Some(parent) => parent::through(parent, Stream::Dialled(tcp, place), addr, host, port).await?,
             };
             match self.secured(stream, permit, caller, addr).await {
-                Ok(stream) => return Ok(Upstream { stream, addr }),
+                Ok(stream) => return Ok((stream, addr)),
                 Err(failure) if failure.is_of_one_address() && !addresses.is_empty() => {}
                 Err(failure) => return Err(failure),
             }

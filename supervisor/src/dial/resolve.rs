@@ -13,6 +13,7 @@ use crate::net::outbound;
 use crate::net::resolve::{Families, LookupError};
 use crate::reason::Reason;
 use crate::state::endpoint::{Endpoint, EndpointSpec};
+use crate::state::names::Found;
 
 /// Addresses of one name that are tried. All of its addresses are checked.
 const MOST_TRIED: usize = 8;
@@ -45,7 +46,8 @@ impl Sources {
 
 impl Dialer {
     /// Resolves once and checks every answer. One forbidden address among them refuses the whole name: an answer that
-    /// mixes public and private addresses is an attack or a mistake, and a retry must not choose the other half.
+    /// mixes public and private addresses is an attack or a mistake, and a retry must not choose the other half. `canonical` is
+    /// told whose they are, also when they are refused.
     pub(super) async fn addresses(
         &self,
         host: &str,
@@ -53,9 +55,10 @@ impl Dialer {
         target: &EgressTarget,
         caller: &Endpoint,
         sources: Sources,
+        canonical: &mut Option<Arc<str>>,
     ) -> Result<Vec<SocketAddr>, DialFailure> {
-        let addresses = match (host.trim_matches(['[', ']']).parse(), target) {
-            (Ok(literal), _) => Arc::from([literal]),
+        let found = match (host.trim_matches(['[', ']']).parse(), target) {
+            (Ok(literal), _) => at([literal]),
             // Aliases are names of the policy; DNS knows the full one.
             (Err(_), EgressTarget::Workload { host: full, .. }) => self.lookup(full, caller, sources).await?,
             (Err(_), _) => {
@@ -63,8 +66,9 @@ impl Dialer {
                 self.lookup(host, caller, sources).await?
             }
         };
+        *canonical = found.canonical;
         // A mapped address means the IPv4 address in it, also for the choice of our own.
-        let addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
+        let addresses: Vec<IpAddr> = found.addresses.iter().map(IpAddr::to_canonical).collect();
         for address in &addresses {
             self.may_dial(*address, target).map_err(|why| DialFailure::forbidden(why, *address, port))?;
         }
@@ -78,9 +82,9 @@ impl Dialer {
     }
 
     /// What the configuration says, what the endpoint knows, or what a server answers.
-    async fn lookup(&self, name: &str, caller: &Endpoint, sources: Sources) -> Result<Arc<[IpAddr]>, DialFailure> {
+    async fn lookup(&self, name: &str, caller: &Endpoint, sources: Sources) -> Result<Found, DialFailure> {
         if let Some(fixed) = self.resolver.fixed(name) {
-            return Ok(fixed.into());
+            return Ok(at(fixed));
         }
         if let Some(known) = caller.names.known(name) {
             return Ok(known);
@@ -90,9 +94,10 @@ impl Dialer {
         }
         let answer = self.resolver.ask(name, sources.families()).await;
         let answer = answer.map_err(|error| DialFailure::because(Reason::ResolveFailed, error.as_str()))?;
-        let addresses: Arc<[IpAddr]> = answer.addresses.into();
-        caller.names.keep(name, &addresses, answer.ttl);
-        Ok(addresses)
+        let canonical = answer.canonical.filter(|canonical| !canonical.eq_ignore_ascii_case(name)).map(Arc::from);
+        let found = Found { addresses: answer.addresses.into(), canonical };
+        caller.names.keep(name, &found, answer.ttl);
+        Ok(found)
     }
 
     fn may_dial(&self, address: IpAddr, target: &EgressTarget) -> Result<(), Forbidden> {
@@ -129,6 +134,11 @@ impl Dialer {
         // Who cannot ask must not assume the best.
         if outbound::is_local(address).unwrap_or(true) { Err(Forbidden::OwnAddress) } else { Ok(()) }
     }
+}
+
+/// Addresses that no server was asked about.
+fn at(addresses: impl Into<Arc<[IpAddr]>>) -> Found {
+    Found { addresses: addresses.into(), canonical: None }
 }
 
 /// Names that mean the machine or a metadata service are no rule's, and what a name adds to a wildcard is bounded.

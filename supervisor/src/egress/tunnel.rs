@@ -14,7 +14,6 @@ use crate::conn::Cut;
 use crate::conn::reply::refusal_bytes;
 use crate::copy::{self, Bounds};
 use crate::decide::{Permit, until_revoked};
-use crate::dial::Upstream;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 use crate::state::pace::Pace;
@@ -29,7 +28,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// What a tunnel turned out to be.
 pub(super) enum Opened {
     /// A rule without an `http` block: bytes are copied.
-    Opaque { permit: Permit, upstream: Upstream },
+    Opaque { permit: Permit, upstream: Stream },
     /// Only rules with an `http` block: requests are decided one by one, nothing is dialled yet.
     Inspected { host: Host, port: u16, to_workload: bool, intercept: bool },
 }
@@ -64,17 +63,9 @@ pub(super) async fn open(guest: &Guest, host: &Host, port: u16, record: &mut Rec
         }
         Err(reason) => return Err(reason),
     };
-    match guest.egress.dialer.upstream(&permit, &guest.endpoint).await {
-        Ok(upstream) => {
-            record.dialled(upstream.addr);
-            Ok(Opened::Opaque { permit, upstream })
-        }
-        Err(failure) => {
-            record.not_dialled(failure.addr, failure.detail);
-            record.fail(failure.reason);
-            Err(failure.reason)
-        }
-    }
+    let upstream = guest.egress.dialer.upstream(&permit, &guest.endpoint, record).await;
+    let upstream = upstream.inspect_err(|reason| record.fail(*reason))?;
+    Ok(Opened::Opaque { permit, upstream })
 }
 
 /// As [`open`], for a name that is not checked yet.
@@ -112,7 +103,7 @@ pub(super) async fn carry(
     }
 }
 
-async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefixed, mut record: Record) {
+async fn opaque(guest: &Guest, permit: Permit, upstream: Stream, caller: Prefixed, mut record: Record) {
     let mut cut = Cut::watch(&guest.endpoint, &guest.egress.policy);
     record.write_open();
     let to_workload = matches!(permit.target(), Some(EgressTarget::Workload { .. }));
@@ -122,7 +113,7 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Upstream, caller: Prefi
         down: Pace::new(&guest.endpoint, Way::ToGuest),
         idle: guest.spec.limits.stream_idle,
     };
-    let opening = first::exchange(caller, upstream.stream, &host, to_workload, &bounds);
+    let opening = first::exchange(caller, upstream, &host, to_workload, &bounds);
     let opening = tokio::select! {
         biased;
         reason = until_revoked(&mut cut, &guest.egress.decider, &permit) => {

@@ -38,6 +38,8 @@ pub struct Families {
 pub struct Answer {
     /// At least one.
     pub addresses: Vec<IpAddr>,
+    /// The name at the end of a chain of aliases (CNAME), if there is one; the server's own words.
+    pub canonical: Option<String>,
     /// How long it is good.
     pub ttl: Duration,
 }
@@ -108,7 +110,7 @@ impl Resolver {
         match (v4, v6) {
             (Ok(v4), Ok(v6)) => {
                 let addresses = [v6.addresses, v4.addresses].concat();
-                Ok(Answer { addresses, ttl: v4.ttl.min(v6.ttl) })
+                Ok(Answer { addresses, canonical: v4.canonical.or(v6.canonical), ttl: v4.ttl.min(v6.ttl) })
             }
             (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
             (Err(v4), Err(v6)) => Err(if families.v4 { v4 } else { v6 }),
@@ -127,15 +129,16 @@ async fn question(dns: &TokioResolver, name: &str, kind: RecordType) -> Result<A
     if addresses.is_empty() {
         return Err(LookupError::NoAddress);
     }
-    tracing::debug!(name, alias_of = canonical(&answer), ?addresses, "name resolved");
+    let canonical = canonical(&answer);
+    tracing::debug!(name, alias_of = canonical, ?addresses, "name resolved");
     let ttl = answer.answers().iter().map(|record| record.ttl).min().unwrap_or(0);
-    Ok(Answer { addresses, ttl: Duration::from_secs(ttl.into()) })
+    Ok(Answer { addresses, canonical, ttl: Duration::from_secs(ttl.into()) })
 }
 
-/// The end of a chain of CNAMEs, for the log.
+/// The end of a chain of CNAMEs, in ASCII and without the final dot. DNS bounds a name to 255 bytes.
 fn canonical(answer: &Lookup) -> Option<String> {
     answer.answers().iter().rev().find_map(|record| match &record.data {
-        RData::CNAME(target) => Some(target.to_string()),
+        RData::CNAME(target) => Some(target.to_ascii().trim_end_matches('.').to_owned()),
         _ => None,
     })
 }

@@ -20,21 +20,30 @@ pub struct Names {
     questions: Bucket,
 }
 
+/// What a name leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// Its addresses.
+    pub addresses: Arc<[IpAddr]>,
+    /// The name that these belong to, when aliases (CNAME) lead to another one.
+    pub canonical: Option<Arc<str>>,
+}
+
 struct Known {
-    addresses: Arc<[IpAddr]>,
+    found: Found,
     until: Instant,
 }
 
 impl Names {
-    /// The addresses of a name, while they are good.
+    /// What a name leads to, while that is good.
     #[must_use]
-    pub fn known(&self, name: &str) -> Option<Arc<[IpAddr]>> {
+    pub fn known(&self, name: &str) -> Option<Found> {
         self.known_at(name, Instant::now())
     }
 
     /// Remembers an answer for as long as its server says.
-    pub fn keep(&self, name: &str, addresses: &Arc<[IpAddr]>, ttl: Duration) {
-        self.keep_at(name, addresses, ttl, Instant::now());
+    pub fn keep(&self, name: &str, found: &Found, ttl: Duration) {
+        self.keep_at(name, found, ttl, Instant::now());
     }
 
     /// Whether a question may be asked now, at so many a second.
@@ -42,12 +51,12 @@ impl Names {
         self.questions.take_within(1, rate, Duration::ZERO).is_some()
     }
 
-    fn known_at(&self, name: &str, now: Instant) -> Option<Arc<[IpAddr]>> {
+    fn known_at(&self, name: &str, now: Instant) -> Option<Found> {
         let known = self.lock();
-        known.get(name).filter(|known| now < known.until).map(|known| Arc::clone(&known.addresses))
+        known.get(name).filter(|known| now < known.until).map(|known| known.found.clone())
     }
 
-    fn keep_at(&self, name: &str, addresses: &Arc<[IpAddr]>, ttl: Duration, now: Instant) {
+    fn keep_at(&self, name: &str, found: &Found, ttl: Duration, now: Instant) {
         if ttl.is_zero() {
             return;
         }
@@ -59,7 +68,7 @@ impl Names {
                 known.remove(&first);
             }
         }
-        known.insert(name.into(), Known { addresses: Arc::clone(addresses), until: now + ttl.min(LONGEST) });
+        known.insert(name.into(), Known { found: found.clone(), until: now + ttl.min(LONGEST) });
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Known>> {
@@ -74,8 +83,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn one() -> Arc<[IpAddr]> {
-        Arc::new(["1.1.1.1".parse().expect("an address")])
+    fn one() -> Found {
+        Found { addresses: Arc::new(["1.1.1.1".parse().expect("an address")]), canonical: None }
     }
 
     // covers: D7.17

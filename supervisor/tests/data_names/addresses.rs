@@ -95,10 +95,16 @@ fn an_alias_is_judged_by_the_address_at_its_end() {
     let upstream = echo(&format!("{}:8080", node.ip(80)));
     for (name, why) in [("metadata", "link_local"), ("own", "own_listener")] {
         assert_eq!(connect(&node, &format!("{name}.dns.test:8080")), 403, "{name}");
-        node.audited_once(|line| is(line, &[("dest_host", &format!("{name}.dns.test")), ("detail", why)]));
+        let line = node.audited_once(|line| is(line, &[("dest_host", &format!("{name}.dns.test")), ("detail", why)]));
+        assert_eq!(line["dest_canonical"], if name == "own" { "service-a.t.nova" } else { "metadata.internal" });
     }
-    assert_eq!(connect(&node, "good.dns.test:8080"), 200);
-    came(&upstream, 1);
+    // Also when it is known from before.
+    for _ in 0..2 {
+        assert_eq!(connect(&node, "good.dns.test:8080"), 200);
+    }
+    let alias = [("kind", "open"), ("dest_host", "good.dns.test"), ("dest_canonical", "cdn.example")];
+    node.audited(2, |line| is(line, &alias));
+    came(&upstream, 2);
 }
 
 // covers: D7.17

@@ -149,12 +149,12 @@ impl Dialer {
         sources: Sources,
     ) -> Result<Vec<SocketAddr>, DialFailure> {
         if host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
-            self.addresses(host, port, target, caller, sources).await?;
+            self.addresses(host, port, target, caller, sources, &mut None).await?;
         }
         let url = parent.url();
         // What the configuration names may be private, as what a rule names by its address; never an own listener.
         let anywhere = EgressTarget::Cidr { cidr: IpNet::default(), port: url.port };
-        let found = self.addresses(url.host.as_str(), url.port, &anywhere, caller, sources).await;
+        let found = self.addresses(url.host.as_str(), url.port, &anywhere, caller, sources, &mut None).await;
         found.map_err(|failure| match failure.reason {
             Reason::ResolveFailed => DialFailure::because(Reason::UpstreamProxy, UNRESOLVED),
             Reason::AddressForbidden => DialFailure { reason: Reason::UpstreamProxy, detail: FORBIDDEN, ..failure },

@@ -130,15 +130,6 @@ impl Side for Connection {
     }
 
     async fn open(&self, permit: &Permit, record: &mut Record) -> Result<Stream, Reason> {
-        match self.guest.egress.dialer.upstream(permit, &self.guest.endpoint).await {
-            Ok(upstream) => {
-                record.dialled(upstream.addr);
-                Ok(upstream.stream)
-            }
-            Err(failure) => {
-                record.not_dialled(failure.addr, failure.detail);
-                Err(failure.reason)
-            }
-        }
+        self.guest.egress.dialer.upstream(permit, &self.guest.endpoint, record).await
     }
 }
