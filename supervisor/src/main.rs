@@ -49,6 +49,6 @@ fn route_helper() -> Option<ExitCode> {
     if args.next().as_deref() != Some(nova_supervisor::net::routes::HELPER_COMMAND) {
         return None;
     }
-    let subnet = args.next().and_then(|subnet| subnet.parse().ok());
-    Some(subnet.map_or(ExitCode::FAILURE, nova_supervisor::net::routes::run_helper))
+    let subnets: Option<Vec<_>> = args.map(|subnet| subnet.parse().ok()).collect();
+    Some(subnets.map_or(ExitCode::FAILURE, nova_supervisor::net::routes::run_helper))
 }

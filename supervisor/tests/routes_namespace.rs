@@ -15,7 +15,7 @@ const SUBNET: &str = "10.64.3.0/24";
 /// The helper as the supervisor starts it, but from the real program: the test binary has no sub-commands.
 fn spawn_helper(subnet: &str) -> Result<RouteHelper, RouteError> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nova-supervisor"));
-    command.args([HELPER_COMMAND, subnet]).env_clear();
+    command.arg(HELPER_COMMAND).args(subnet.split(' ')).env_clear();
     RouteHelper::spawn_with(command)
 }
 
@@ -151,6 +151,33 @@ fn ipv6_addresses_work_the_same() {
         check(a).expect("local now");
         helper.remove(a).expect("ours");
         assert!(check(a).is_err());
+    }
+}
+
+#[test]
+fn a_workload_of_both_families_has_a_route_in_each_subnet_and_none_outside_of_them() {
+    // covers: A8
+    if inside("a_workload_of_both_families_has_a_route_in_each_subnet_and_none_outside_of_them") {
+        let helper = spawn_helper("10.64.3.0/24 fd00:64::/64").expect("starts");
+        let both = [ip("10.64.3.11"), ip("fd00:64::11")];
+        for one in both {
+            helper.add(one).expect("in a subnet");
+            check(one).expect("local now");
+        }
+        for other in ["10.64.4.11", "fd00:65::11"] {
+            assert!(matches!(helper.add(ip(other)), Err(RouteError::OutsideSubnet(_))), "{other}");
+        }
+        // One that is killed leaves both, and the next one takes both away.
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(helper.pid()).expect("a pid"));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("alive");
+        until("the helper is gone", || matches!(helper.list(), Err(RouteError::HelperGone)));
+        let next = spawn_helper("fd00:64::/64 10.64.3.0/24").expect("starts");
+        assert!(both.iter().all(|one| check(*one).is_err()), "{}", local_routes());
+        for one in both {
+            next.add(one).expect("in a subnet");
+            next.remove(one).expect("ours");
+            assert!(check(one).is_err(), "{one}");
+        }
     }
 }
 

@@ -108,7 +108,7 @@ pub fn run(config: Config) -> Result<(), AppError> {
         privileges::raise_file_limit().map_err(|error| AppError::System("raising the limit of open files", error))?;
     let budget = Budget::of_files(files);
     let routes = Arc::new(match &config.routes {
-        RouteConfig::Managed { subnet } => Routes::Managed(RouteHelper::spawn(*subnet)?),
+        RouteConfig::Managed { subnets } => Routes::Managed(RouteHelper::spawn(subnets)?),
         RouteConfig::External => {
             refuse_forwarding()?;
             Routes::External

@@ -281,10 +281,10 @@ pub struct GuestConfig {
 pub enum RouteConfig {
     /// novalet adds the routes; the supervisor checks that they are there.
     External,
-    /// A forked helper adds them, inside `subnet` only.
+    /// A forked helper adds them, inside `subnets` only.
     Managed {
-        /// The node's delegated subnet.
-        subnet: IpNet,
+        /// The node's delegated subnets: one, or one of each family.
+        subnets: Vec<IpNet>,
     },
     /// No routes at all: the addresses are local already (loopback).
     None,

@@ -255,8 +255,8 @@ fn routes(document: &Document<'_>) -> Option<RouteConfig> {
     let modes = value::word(&["external", "managed", "none"]);
     let mode = section.optional("mode", modes);
     let routes = if mode == Some("managed") {
-        let subnet = section.required("subnet", value::subnet, "write the node's delegated subnet");
-        subnet.map(|subnet| RouteConfig::Managed { subnet })
+        let subnets = section.required("subnet", value::subnets, "write the node's delegated subnet");
+        subnets.map(|subnets| RouteConfig::Managed { subnets })
     } else if mode.is_none() && section.has("mode") {
         section.ignore(&["subnet"]);
         None

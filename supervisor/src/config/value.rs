@@ -233,6 +233,21 @@ pub(super) fn subnet(value: &DeValue<'_>) -> Parsed<IpNet> {
     Ok(net)
 }
 
+/// One network, or one of each family.
+pub(super) fn subnets(value: &DeValue<'_>) -> Parsed<Vec<IpNet>> {
+    let nets = match value.as_array() {
+        Some(items) => items.iter().map(|item| subnet(item.get_ref())).collect::<Parsed<Vec<_>>>()?,
+        None => vec![subnet(value)?],
+    };
+    match nets.as_slice() {
+        [_] | [IpNet::V4(_), IpNet::V6(_)] | [IpNet::V6(_), IpNet::V4(_)] => Ok(nets),
+        _ => Err(Mistake::new(
+            "must be one network, or one of each family",
+            "write \"10.64.3.0/24\" or [\"10.64.3.0/24\", \"fd00:64::/64\"]",
+        )),
+    }
+}
+
 /// A NAT64 prefix whose last 32 bits are the IPv4 address.
 pub(super) fn nat64(value: &DeValue<'_>) -> Parsed<Ipv6Net> {
     match subnet(value)? {
@@ -264,6 +279,10 @@ mod tests {
 
     #[test]
     fn a_network_with_host_bits_is_refused_with_the_network_it_means() {
+        for bad in ["[]", "[\"10.0.0.0/8\", \"10.1.0.0/16\"]", "[\"10.0.0.0/8\", \"fd00::/8\", \"fe00::/8\"]", "7"] {
+            assert!(subnets(&toml_value(bad)).is_err(), "{bad}");
+        }
+        assert_eq!(subnets(&toml_value("[\"fd00::/64\", \"10.0.0.0/8\"]")).map(|nets| nets.len()).ok(), Some(2));
         let mistake = subnet(&toml_value("\"10.64.3.7/24\"")).expect_err("host bits");
         assert!(mistake.remedy.contains("10.64.3.0/24"), "{mistake:?}");
     }

@@ -2,7 +2,7 @@
 //!
 //! The process that parses hostile bytes must not be able to change routes, so with `managed` routes a helper process does
 //! it: started before anything else, it speaks rtnetlink on one side and fixed-size messages on a socket pair on the other,
-//! knows one subnet, and ends (taking its routes along) when the socket pair closes. With `external` routes novalet adds
+//! knows the delegated subnets, and ends (taking its routes along) when the socket pair closes. With `external` routes novalet adds
 //! them and we only look.
 //!
 //! ```text
@@ -61,7 +61,7 @@ pub enum RouteError {
     )]
     SubnetInUse(IpAddr),
     /// An address that is not ours.
-    #[error("{0} is outside the delegated subnet; correct workload_ip, or the subnet in [routes]")]
+    #[error("{0} is outside the delegated subnet; correct workload_ip and additional_ips, or the subnet in [routes]")]
     OutsideSubnet(IpAddr),
     /// A route that this helper did not add.
     #[error("the route of {0} was not added by this supervisor and is left alone")]
@@ -126,17 +126,17 @@ pub struct RouteHelper {
 }
 
 impl RouteHelper {
-    /// Starts this program again as helper for `subnet`. Must run before threads start and before privileges are dropped.
+    /// Starts this program again as helper for `subnets`. Must run before threads start and before privileges are dropped.
     ///
     /// # Errors
     /// When the helper refuses the place it is started in, or cannot start.
-    pub fn spawn(subnet: IpNet) -> Result<Self, RouteError> {
+    pub fn spawn(subnets: &[IpNet]) -> Result<Self, RouteError> {
         let mut command = Command::new("/proc/self/exe");
-        command.arg(HELPER_COMMAND).arg(subnet.to_string()).env_clear().current_dir("/");
+        command.arg(HELPER_COMMAND).args(subnets.iter().map(ToString::to_string)).env_clear().current_dir("/");
         Self::spawn_with(command)
     }
 
-    /// Starts `command`, which must call [`run_helper`] with the subnet.
+    /// Starts `command`, which must call [`run_helper`] with the subnets.
     ///
     /// # Errors
     /// As [`RouteHelper::spawn`].

@@ -36,11 +36,11 @@ const MIGRATE: &str = "/proc/sys/net/ipv4/tcp_migrate_req";
 
 /// Runs the helper until its standard input closes.
 #[must_use]
-pub fn run(subnet: IpNet) -> ExitCode {
+pub fn run(subnets: Vec<IpNet>) -> ExitCode {
     // Looked at first: without ptrace rights pid 1 cannot be seen.
     let evidence = Evidence::gather();
     let done = match privileges::keep_only(CapabilitySet::NET_ADMIN, None) {
-        Ok(()) => serve(subnet, evidence),
+        Ok(()) => serve(subnets, evidence),
         Err(error) => Err(io::Error::other(error)),
     };
     match done {
@@ -52,7 +52,7 @@ pub fn run(subnet: IpNet) -> ExitCode {
     }
 }
 
-fn serve(subnet: IpNet, evidence: Evidence) -> io::Result<()> {
+fn serve(subnets: Vec<IpNet>, evidence: Evidence) -> io::Result<()> {
     let channel = StdUnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     channel.set_nonblocking(true)?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -62,7 +62,7 @@ fn serve(subnet: IpNet, evidence: Evidence) -> io::Result<()> {
         let mut channel = UnixStream::from_std(channel)?;
         let (connection, netlink, _) = rtnetlink::new_connection()?;
         let _connection = tokio::spawn(connection);
-        let mut routes = OwnRoutes { netlink, subnet, added: BTreeSet::new() };
+        let mut routes = OwnRoutes { netlink, subnets, added: BTreeSet::new() };
         let start = routes.start(evidence).await;
         let refused = start.status != Status::Ok;
         channel.write_all(&start.encode()).await?;
@@ -101,7 +101,7 @@ async fn answer_requests(channel: &mut UnixStream, routes: &mut OwnRoutes) -> io
 /// The routes of this helper.
 struct OwnRoutes {
     netlink: Handle,
-    subnet: IpNet,
+    subnets: Vec<IpNet>,
     added: BTreeSet<IpAddr>,
 }
 
@@ -129,7 +129,7 @@ impl OwnRoutes {
         let mut addresses = self.netlink.address().get().execute();
         while let Some(message) = addresses.try_next().await? {
             let held = message.attributes.iter().find_map(|attribute| match attribute {
-                AddressAttribute::Address(ip) | AddressAttribute::Local(ip) if self.subnet.contains(ip) => Some(*ip),
+                AddressAttribute::Address(ip) | AddressAttribute::Local(ip) if self.holds(ip) => Some(*ip),
                 _ => None,
             });
             if message.header.index != LOOPBACK && held.is_some() {
@@ -152,23 +152,29 @@ impl OwnRoutes {
         Ok(())
     }
 
+    fn holds(&self, ip: &IpAddr) -> bool {
+        self.subnets.iter().any(|subnet| subnet.contains(ip))
+    }
+
     async fn leftovers(&self) -> Result<Vec<IpAddr>, rtnetlink::Error> {
-        let query = match self.subnet {
-            IpNet::V4(_) => RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(),
-            IpNet::V6(_) => RouteMessageBuilder::<std::net::Ipv6Addr>::new().build(),
-        };
-        let mut routes = self.netlink.route().get(query).execute();
         let mut found = Vec::new();
-        while let Some(route) = routes.try_next().await? {
-            if route.header.protocol == RouteProtocol::Other(PROTOCOL) && route.header.table == TABLE_LOCAL {
-                found.extend(destination(&route).filter(|ip| self.subnet.contains(ip)));
+        for subnet in &self.subnets {
+            let query = match subnet {
+                IpNet::V4(_) => RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(),
+                IpNet::V6(_) => RouteMessageBuilder::<std::net::Ipv6Addr>::new().build(),
+            };
+            let mut routes = self.netlink.route().get(query).execute();
+            while let Some(route) = routes.try_next().await? {
+                if route.header.protocol == RouteProtocol::Other(PROTOCOL) && route.header.table == TABLE_LOCAL {
+                    found.extend(destination(&route).filter(|ip| subnet.contains(ip)));
+                }
             }
         }
         Ok(found)
     }
 
     async fn add(&mut self, ip: IpAddr) -> Reply {
-        if !self.subnet.contains(&ip) || ip.is_unspecified() || ip.is_multicast() {
+        if !self.holds(&ip) || ip.is_unspecified() || ip.is_multicast() {
             return Reply::new(Status::OutsideSubnet, ip);
         }
         if self.added.contains(&ip) {
