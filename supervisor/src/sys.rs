@@ -72,3 +72,17 @@ pub fn register(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
     // life: it cannot be closed or replaced underneath the registration.
     unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(io::Error::from)
 }
+
+/// Lets the allocator give memory back to the kernel as soon as what needed it is gone. Left alone, glibc raises the size from which it
+/// does so with the first large buffer that is freed, to 64 MiB: what many slow readers once needed stays for good. Call it before
+/// threads start.
+pub fn give_memory_back() {
+    #[cfg(target_env = "gnu")]
+    {
+        use nix::libc;
+        /// glibc's own default; that it is said is what keeps it.
+        const TRIM_THRESHOLD: libc::c_int = 128 * 1024;
+        // SAFETY: sets a number of the allocator; no other thread is there to read it meanwhile. Its failure changes nothing.
+        unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, TRIM_THRESHOLD) };
+    }
+}

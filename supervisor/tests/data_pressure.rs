@@ -231,3 +231,39 @@ fn a_log_that_may_not_grow_refuses_calls_and_ends_nothing() {
     prlimit(pid, Resource::Fsize, former).expect("our own child");
     until("it serves again", || is_answered(&node));
 }
+
+/// Memory of the supervisor, in KiB.
+fn resident(node: &Node) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid)).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a field");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+// covers: C10
+#[test]
+fn memory_of_answers_that_nobody_reads_is_given_back_with_their_connections() {
+    const MIB: u64 = 1024;
+    let node = Node::start();
+    node.guest(A).serve(|mut link, _| {
+        while read_request(&mut link).is_ok() {
+            let piece = vec![b'x'; 1 << 20];
+            link.send("HTTP/1.1 200 OK\r\nContent-Length: 8388608\r\n\r\n");
+            while link.write_all(&piece).is_ok() {}
+        }
+    });
+    let x = node.svid("x");
+    // An allocator keeps more after it has seen the first time.
+    for _ in 0..2 {
+        let before = resident(&node);
+        let callers: Vec<_> = (0..100)
+            .map(|_| {
+                let mut tls = node.call(Some(&x), HTTPS).expect("connected");
+                tls.send("GET /v1/orders/1 HTTP/1.1\r\nHost: a\r\n\r\n");
+                tls
+            })
+            .collect();
+        until("the answers wait", || resident(&node) > before + 60 * MIB);
+        drop(callers);
+        until("their memory is given back", || resident(&node) < before + 40 * MIB);
+    }
+}

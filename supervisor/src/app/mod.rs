@@ -41,6 +41,7 @@ use crate::net::routes::{RouteHelper, Routes, refuse_forwarding};
 use crate::state::budget::Budget;
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
+use crate::sys;
 use crate::tls::{Certificates, PeerVerifier, Versions, web_roots_warning};
 use crate::tokens::Issuers;
 
@@ -104,6 +105,7 @@ pub enum AppError {
 /// # Errors
 /// [`AppError`] when something that it cannot do without is missing.
 pub fn run(config: Config) -> Result<(), AppError> {
+    sys::give_memory_back();
     let files =
         privileges::raise_file_limit().map_err(|error| AppError::System("raising the limit of open files", error))?;
     let budget = Budget::of_files(files);
