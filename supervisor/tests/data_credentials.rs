@@ -361,3 +361,21 @@ fn a_websocket_gets_no_credential_and_takes_no_placeholder_with_it() {
     assert_eq!(header(&echo.seen()[0], "authorization").as_deref(), Some("Bearer own"));
     assert_eq!(header(&echo.seen()[0], "upgrade").as_deref(), Some("websocket"));
 }
+
+// covers: D9d
+#[test]
+fn a_call_whose_grant_ended_while_its_body_was_read_does_not_go() {
+    let node = Node::with(plan());
+    let upstream = upstream(&node, "db");
+    let mut link = node.proxy(X);
+    link.send(post("db.test", "Expect: 100-continue\r\n", "").replace("Length: 0", "Length: 5"));
+    let head = read_head(&mut link).expect("it is decided, and its body is wanted");
+    assert!(head.starts_with("HTTP/1.1 100"), "{head}");
+    node.publish(
+        &rules("").replace("[GET, POST, PUT], paths: ['/v1/**']}, credential: db}", "[GET]}, credential: db}"),
+    );
+    link.send("hello");
+    assert_eq!(read_answer(&mut link).expect("an answer").status, 403);
+    node.audited_once(|line| requests(line) && is(line, &[("verdict", "deny"), ("reason", "policy_revoked")]));
+    assert_eq!(upstream.accepted(), 0);
+}

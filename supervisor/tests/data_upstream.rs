@@ -331,3 +331,25 @@ fn bytes_that_nobody_looks_at_go_out_in_tls_that_names_no_protocol() {
     let seen = host.log.all().remove(0);
     assert_eq!((&back, seen.head.as_str(), seen.alpn.as_str()), (b"pong", "ping", ""));
 }
+
+// covers: D5d
+#[test]
+fn a_call_without_a_port_is_not_taken_to_443_where_nothing_adds_tls() {
+    let bare = "  - id: x-to-bare\n    tenant: t\n    from: {workload: x}\n    to: {external: bare.test, port: 443, addresses: \
+                [NET.80/32]}\n    http: {methods: [GET], paths: ['/**']}\n    tls: none\n";
+    let node = Node::with(Plan {
+        rules: format!("{RULES}{bare}"),
+        hosts: vec![("bare.test".to_owned(), "NET.80".to_owned())],
+        ..Plan::default()
+    });
+    if std::net::TcpListener::bind(format!("{}:443", node.ip(90))).is_err() {
+        return eprintln!("SKIPPED: port 443 needs a right that this user lacks");
+    }
+    let upstream = data::Upstream::http(&format!("{}:443", node.ip(80)));
+    let mut link = node.proxy(X);
+    assert_eq!(ask(&mut link, &get("bare.test", "/a")).status, 403);
+    let line = node.audited_once(|line| is(line, &[("dest_host", "bare.test"), ("kind", "request")]));
+    assert!(is(&line, &[("verdict", "deny"), ("reason", "no_grant")]), "{line}");
+    assert_eq!(upstream.accepted(), 0);
+    assert_eq!(ask(&mut link, &get("bare.test:443", "/a")).status, 200, "who says so gets what the rule says");
+}

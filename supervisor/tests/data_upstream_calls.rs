@@ -432,6 +432,68 @@ fn a_new_svid_is_used_on_connections_of_its_own() {
     assert_eq!(host.upstream.accepted(), 2);
 }
 
+// covers: D5f
+#[test]
+fn a_connection_of_one_rule_carries_nothing_of_another_that_believes_another_ca() {
+    let of = |id: &str, host: &str, ca: &str, path: &str| {
+        format!(
+            "  - id: {id}\n    tenant: t\n    from: {{workload: x}}\n    to: {{external: '{host}', port: 9443, ca: {ca}, \
+             addresses: [NET.80/32]}}\n    http: {{methods: [GET], paths: ['{path}']}}\n"
+        )
+    };
+    // Rules of one destination agree; one of a wildcard above it need not.
+    let believes = of("believes", "api.host.test", "web-ca", "/v1/**");
+    let doubts = of("doubts", "*.host.test", "partner-ca", "/v2/**");
+    let node = Node::with(Plan {
+        rules: format!("{RULES}{believes}{doubts}"),
+        hosts: vec![("api.host.test".to_owned(), "NET.80".to_owned())],
+        ..Plan::default()
+    });
+    let who = issue(&node.web, "spiffe://web/api", "api.host.test");
+    let host = Host::polite(&format!("{}:9443", node.ip(80)), speaks(&who, H2_FIRST));
+    let mut link = node.proxy(X);
+    for (path, status) in [("/v1/a", 200), ("/v2/a", 502), ("/v1/b", 200)] {
+        link.send(format!("GET http://api.host.test:9443{path} HTTP/1.1\r\nHost: api.host.test:9443\r\n\r\n"));
+        assert_eq!(read_answer(&mut link).expect("an answer").status, status, "{path}");
+    }
+    assert!(host.log.all().iter().all(|seen| seen.has(":path: /v1/a") || seen.has(":path: /v1/b")));
+}
+
+// covers: D5f
+#[test]
+fn pods_of_one_workload_that_have_one_certificate_share_no_connection() {
+    let plan = Plan::default();
+    // The pod of b is another one of x.
+    let (others, b) = plan.endpoints.split_at(plan.endpoints.find("  - workload_id: b\n").expect("a row"));
+    let ports = "ports: [{name: https, port: 8443, target_port: 18080, mode: mtls, protocol: http}]";
+    let second = b.replace("workload_id: b\n", "workload_id: x\n").replace(ports, "ports: []");
+    let node = Node::with(Plan {
+        rules: RULES[..RULES.find("  - id: b-to-plain").expect("a rule")].to_owned(),
+        endpoints: format!("trust_domain: prod.test\n{others}{second}"),
+        identity: "source = \"files\"\ndir = \"svids\"\ntrust_domain = \"prod.test\"\n".to_owned(),
+        prepare: |dir, ca| {
+            fs::create_dir(dir.join("svids")).expect("made");
+            fs::write(dir.join("svids/bundle.pem"), ca.certificate_pem()).expect("written");
+            ["x", "service-a"].iter().for_each(|workload| put_svid(dir, ca, workload, HOUR));
+        },
+        ..plan
+    });
+    let host = Host::polite(&format!("{}:9443", node.ip(80)), speaks(&certificate(&node), H2_FIRST));
+    let ask = |pod: &str| {
+        let mut link = node.proxy(pod);
+        link.send("GET http://api.test:9443/v1/a HTTP/1.1\r\nHost: api.test:9443\r\n\r\n");
+        read_answer(&mut link).map(|answer| answer.status).ok()
+    };
+    until("the second pod may call out", || ask(data::B) == Some(200));
+    let before = host.log.all().len();
+    // Each of the two threads serves each of the two pods.
+    let pods = [X, X, data::B, data::B, X, X];
+    assert!(pods.iter().all(|pod| ask(pod) == Some(200)));
+    let from: Vec<_> = host.log.all().into_iter().skip(before).map(|seen| seen.from).collect();
+    let wanted = pods.map(|pod| node.ip(if pod == X { 11 } else { 31 }));
+    assert_eq!(from, wanted, "a call leaves with the address of its own pod");
+}
+
 /// A fresh pair of files. For a moment they do not match, and the pair of before stays in force.
 fn put_svid(dir: &Path, ca: &DevCa, workload: &str, life: Duration) {
     let id = SpiffeId::new(format!("spiffe://prod.test/t/t/w/{workload}")).expect("an id");

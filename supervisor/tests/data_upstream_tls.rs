@@ -50,6 +50,30 @@ fn all_refused(node: &Node, address: &str, request: &str, servers: Vec<(&'static
 
 // covers: D5a
 #[test]
+fn a_host_is_believed_by_the_ca_that_its_rule_names_in_the_active_bundle() {
+    let node = Node::start();
+    let certificate = issue(&node.web, "spiffe://web/api", "api.test");
+    let host = Host::polite(&format!("{}:9443", node.ip(80)), speaks(&certificate, &["h2", "http/1.1"]));
+    let mut link = node.proxy(X);
+    assert_eq!(ask(&mut link, API).status, 200);
+    for (from, to) in [
+        ("port: 9443, ca: web-ca", "port: 9443, ca: partner-ca"),
+        // The same name, another CA.
+        ("{name: web-ca, pem_file: web-ca.pem}", "{name: web-ca, pem_file: partner-ca.pem}"),
+    ] {
+        assert!(RULES.contains(from));
+        node.publish(&RULES.replace(from, to));
+        let answer = ask(&mut link, API);
+        assert_eq!(answer.status, 502, "{to}");
+        assert!(is(&record(&node, &answer), &[("reason", "upstream_identity"), ("detail", "unknown_issuer")]), "{to}");
+        node.publish(RULES);
+        assert_eq!(ask(&mut link, API).status, 200, "{to}");
+    }
+    assert_eq!(host.log.all().len(), 3);
+}
+
+// covers: D5a
+#[test]
 fn a_host_without_the_right_certificate_gets_nothing_and_the_record_says_why() {
     let node = Node::start();
     let stranger = DevCa::generate().expect("a CA");
