@@ -4,6 +4,8 @@
 //! ClientHello, whole, names the tunnel's host -> leaf of the pod's CA -> handshake -> first byte -> HTTP inside
 //!      \ else: sni_mismatch          \ not covered: intercept_needs_restart   \ refused: client_rejected_ca
 //! ```
+//! From the ClientHello to the end of the handshake it holds one of the endpoint's places (`max_handshakes`); without one the
+//! tunnel is reset (`limit_connections`), and nothing is read or signed for it.
 
 use std::io;
 use std::time::Duration;
@@ -69,10 +71,18 @@ pub(super) async fn terminate(guest: &Guest, caller: Prefixed, host: &Host, reco
 
 async fn answer(guest: &Guest, first: Vec<u8>, stream: Stream, host: &Host) -> Result<Prefixed, Refused> {
     let tls = match tokio::time::timeout(DEADLINE, handshake(guest, first, stream, host)).await {
+    let place = match guest.endpoint.take_interception() {
+        Ok(place) => place,
+        Err(none) => {
+            stream.abort().await;
+            return Err(detailed(Reason::LimitConnections, none.as_str()));
+        }
+    };
         Ok(done) => done?,
         Err(_) => return Err(refused(Reason::HandshakeTimeout)),
     };
     first_byte(guest, tls).await
+    drop(place);
 }
 
 async fn handshake(

@@ -52,6 +52,7 @@ pub struct Endpoint {
     pub(super) share: Share,
     accepting: AtomicUsize,
     handshakes: Arc<Handshakes>,
+    interceptions: Arc<Handshakes>,
     echoes: Arc<Echoes>,
     arrivals: Bucket,
     to_guest: Bucket,
@@ -99,6 +100,7 @@ impl Endpoint {
             accepting: AtomicUsize::new(0),
             share: Share::join(budget),
             handshakes: Arc::default(),
+            interceptions: Arc::default(),
             echoes: Arc::default(),
             arrivals: Bucket::default(),
             to_guest: Bucket::default(),
@@ -237,7 +239,20 @@ impl Endpoint {
     /// # Errors
     /// At the cap, and when the source has its share.
     pub fn take_handshake(&self, source: IpAddr) -> Result<HandshakeSlot, NoPlace> {
-        self.handshakes.take(source, self.part_of(self.spec.load().limits.max_handshakes))
+        self.handshakes.take(Some(source), self.most_handshakes())
+    }
+
+    /// Takes one of the handshakes in which the app's own TLS is answered. They have a count of their own: an app that opens
+    /// many keeps none of its callers out.
+    ///
+    /// # Errors
+    /// At the cap.
+    pub fn take_interception(&self) -> Result<HandshakeSlot, NoPlace> {
+        self.interceptions.take(None, self.most_handshakes())
+    }
+
+    fn most_handshakes(&self) -> usize {
+        self.part_of(self.spec.load().limits.max_handshakes)
     }
 
     fn part_of(&self, cap: usize) -> usize {

@@ -1,5 +1,6 @@
 //! The TLS handshakes of one endpoint that are in flight. One source gets at most a quarter of the places, so that a silent
-//! client cannot keep everybody else out.
+//! client cannot keep everybody else out. The app behind an endpoint is alone with the places for its own TLS, so it may have
+//! them all.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -42,25 +43,29 @@ struct InFlight {
 }
 
 impl Handshakes {
-    pub(super) fn take(self: &Arc<Self>, source: IpAddr, cap: usize) -> Result<HandshakeSlot, NoPlace> {
-        let source = network(source);
+    /// A place for a client at `source`, or for the app itself.
+    pub(super) fn take(self: &Arc<Self>, source: Option<IpAddr>, cap: usize) -> Result<HandshakeSlot, NoPlace> {
+        let source = source.map(network);
         let mut now = self.lock();
         if now.all >= cap {
             return Err(NoPlace::Endpoint);
         }
-        let held = now.by_source.get(&source).copied().unwrap_or(0);
-        if held >= (cap / SHARE).max(1) {
-            return Err(NoPlace::Source);
+        if let Some(source) = source {
+            let held = now.by_source.get(&source).copied().unwrap_or(0);
+            if held >= (cap / SHARE).max(1) {
+                return Err(NoPlace::Source);
+            }
+            now.by_source.insert(source, held + 1);
         }
-        now.by_source.insert(source, held + 1);
         now.all += 1;
         drop(now);
         Ok(HandshakeSlot { places: Arc::clone(self), source })
     }
 
-    fn give_back(&self, source: IpAddr) {
+    fn give_back(&self, source: Option<IpAddr>) {
         let mut now = self.lock();
         now.all -= 1;
+        let Some(source) = source else { return };
         if let Some(held) = now.by_source.get_mut(&source) {
             *held -= 1;
             if *held == 0 {
@@ -78,7 +83,7 @@ impl Handshakes {
 /// A place; given back when dropped.
 pub struct HandshakeSlot {
     places: Arc<Handshakes>,
-    source: IpAddr,
+    source: Option<IpAddr>,
 }
 
 impl Drop for HandshakeSlot {
@@ -102,8 +107,8 @@ fn network(source: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    fn ip(text: &str) -> IpAddr {
-        text.parse().expect("an address")
+    fn ip(text: &str) -> Option<IpAddr> {
+        Some(text.parse().expect("an address"))
     }
 
     // covers: C9a
@@ -139,5 +144,14 @@ mod tests {
         assert!(first.is_ok());
         assert_eq!(places.take(ip("192.0.2.1"), 2).err(), Some(NoPlace::Source));
         assert!(places.take(ip("192.0.2.2"), 2).is_ok());
+    }
+    // covers: D6j
+    #[test]
+    fn an_app_may_have_all_places_for_its_own_tls_and_not_one_more() {
+        let places = Arc::<Handshakes>::default();
+        let held: Vec<_> = (0..4).map(|_| places.take(None, 4).expect("a place")).collect();
+        assert_eq!(places.take(None, 4).err(), Some(NoPlace::Endpoint));
+        drop(held);
+        assert!(places.take(None, 4).is_ok());
     }
 }
