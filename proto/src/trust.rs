@@ -1,16 +1,23 @@
-//! What the supervisor answers to a hello of kind [`crate::hello::Kind::Trust`]: the CA that the guest shall trust.
+//! What passes on a connection of kind [`crate::hello::Kind::Trust`]: the supervisor says which CAs the guest shall trust, the
+//! guest says what became of that. The connection stays open, and the supervisor speaks again when it changes.
 //!
 //! ```text
-//! offset 0              4              4+n
-//!        length n (u32) PEM (n bytes)       then the supervisor ends the connection
+//! supervisor --> guest    offset 0              4
+//!                                length n (u32) PEM (n bytes)
+//! guest --> supervisor    one byte for each: 1 installed, 0 not
 //! ```
 //!
 //! The length is big endian and at most [`MAX`]. Zero means that no rule of the pod lets the supervisor look into its TLS:
-//! there is nothing to install. An end before the last byte means "not now", and the guest asks again. The text holds
-//! certificates and nothing else; no key ever crosses this channel.
+//! there is nothing to install. An end before the last byte means "not now"; after any end the guest asks again. The text holds
+//! certificates and nothing else, all that count, so that each answer replaces the one before; no key ever crosses this channel.
+//! A guest that says nothing, and ends the connection after an answer, is served as well: it may install that one alone.
 
 /// Length of the fixed part, in bytes.
 pub const HEAD_LEN: usize = 4;
+/// The guest's byte for an answer that is in force for every program that starts from now on.
+pub const INSTALLED: u8 = 1;
+/// The guest's byte for an answer that it cannot put in force.
+pub const NOT_INSTALLED: u8 = 0;
 /// Most bytes of PEM: a CA with thousands of names. More is not an answer.
 pub const MAX: usize = 256 * 1024;
 

@@ -5,11 +5,13 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 
-use common::{data, free_port};
+use common::{data, eventually, free_port};
 use nova_proto::hello::{HEAD_LEN, Kind, parse_head};
 use nova_proto::trust::encode;
 use tempfile::TempDir;
@@ -39,10 +41,22 @@ impl Guest {
         self.dir.path().join(name)
     }
 
-    /// An instance of the supervisor: asked again, it answers.
+    /// An instance of the supervisor that says `pem` and no more. The first question is closed without an answer: not now.
     fn answer(&self, port: u32, pem: &str) {
+        let pem = pem.to_owned();
+        self.converse(port, move |asked, instance| {
+            if asked > 1 {
+                instance.say(&pem);
+                assert_eq!(instance.hear(), Some(u8::from(!pem.is_empty())), "installed, if there was anything");
+                instance.hear();
+            }
+        });
+    }
+
+    /// An instance of the supervisor, as `talk` has it for each question, by its number.
+    fn converse(&self, port: u32, talk: impl Fn(usize, &mut Instance) + Send + Sync + 'static) {
         let listener = UnixListener::bind(self.path(&format!("host_{port}"))).expect("bound");
-        let answer = data(&encode(pem).expect("short"));
+        let talk = Arc::new(talk);
         std::thread::spawn(move || {
             let (mut held, mut asked) = (Vec::new(), 0);
             for mut stream in listener.incoming().flatten() {
@@ -55,10 +69,8 @@ impl Guest {
                     continue;
                 }
                 asked += 1;
-                // The first one is closed without an answer: not now.
-                if asked > 1 {
-                    let _ = stream.write_all(&[&answer[..], &[1, 0, 0]].concat());
-                }
+                let talk = Arc::clone(&talk);
+                std::thread::spawn(move || talk(asked, &mut Instance(stream)));
             }
         });
     }
@@ -71,6 +83,34 @@ impl Guest {
             .expect("unshare must start")
     }
 }
+
+/// One connection of the guest, framed.
+struct Instance(UnixStream);
+
+impl Instance {
+    fn say(&mut self, pem: &str) {
+        let _ = self.0.write_all(&data(&encode(pem).expect("short")));
+    }
+
+    /// What became of it; `None` when the guest is gone.
+    fn hear(&mut self) -> Option<u8> {
+        let mut record = [0; 4];
+        self.0.read_exact(&mut record).ok()?;
+        assert_eq!(record[..3], [0, 0, 1], "one byte");
+        Some(record[3])
+    }
+}
+
+/// An app that waits until its bundle holds `OTHER`, looking at each moment that it is whole, and ends with 42.
+const WAIT: &str = r#"
+echo started > $DIR/started
+for look in $(seq 2000); do
+    bundle=$(cat $SSL_CERT_FILE) || exit 1
+    case "$bundle" in *-----BEGIN*-----END*) ;; *) exit 2 ;; esac
+    case "$bundle" in *BAUG*) cat $DIR/trust/ca.pem; exit 42 ;; esac
+    sleep 0.01
+done
+exit 3"#;
 
 const LOOK: &str = "env; cat $DIR/trust/ca.pem $SSL_CERT_FILE; exit 42";
 
@@ -151,4 +191,72 @@ fn an_instance_that_is_not_there_does_not_hold_the_app_up() {
     let output = guest.run();
     assert_eq!(String::from_utf8_lossy(&output.stdout).matches(CA).count(), 2, "{output:?}");
     assert!(started.elapsed() < std::time::Duration::from_secs(5), "less than the deadline of the first answer");
+}
+
+// covers: D6k
+#[test]
+fn a_ca_that_comes_later_is_installed_while_the_app_runs_and_the_supervisor_hears_of_it() {
+    let guest = Guest::new(WAIT, &[15001]);
+    let (tell, told) = channel();
+    let started = guest.path("started");
+    guest.converse(15001, move |asked, instance| {
+        assert_eq!(asked, 1, "the connection stays");
+        instance.say(CA);
+        let first = instance.hear();
+        eventually("the app runs", || started.exists().then_some(()));
+        instance.say(&format!("{CA}{OTHER}"));
+        let _ = tell.send((first, instance.hear()));
+    });
+    let output = guest.run();
+    let seen = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(42), "{output:?}");
+    assert_eq!(seen, format!("{CA}{OTHER}"), "both are trusted");
+    assert_eq!(told.recv().expect("the instance has heard"), (Some(1), Some(1)));
+    let store = fs::read(guest.path("trust/truststore.p12")).expect("there");
+    assert!([[1, 2, 3], [4, 5, 6]].iter().all(|bytes| store.windows(3).any(|window| window == bytes)));
+}
+
+// covers: D6m
+#[test]
+fn a_supervisor_that_was_restarted_is_asked_again_and_its_word_replaces_the_old_one() {
+    let guest = Guest::new(WAIT, &[15001]);
+    let started = guest.path("started");
+    guest.converse(15001, move |asked, instance| match asked {
+        1 => {
+            instance.say(CA);
+            instance.hear();
+            eventually("the app runs", || started.exists().then_some(()));
+        }
+        // Not back yet.
+        2 | 3 => {}
+        _ => {
+            instance.say(OTHER);
+            instance.hear();
+            instance.hear();
+        }
+    });
+    let output = guest.run();
+    assert_eq!(output.status.code(), Some(42), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), OTHER, "nobody has the keys of the old one any more");
+}
+
+// covers: D6k
+#[test]
+fn what_comes_for_an_app_that_was_started_without_a_ca_is_not_called_installed() {
+    let guest = Guest::new("until [ -e $DIR/over ]; do sleep 0.01; done; ls $DIR/trust; exit 42", &[15001]);
+    let (over, (tell, told)) = (guest.path("over"), channel());
+    guest.converse(15001, move |_, instance| {
+        instance.say("");
+        let nothing = instance.hear();
+        instance.say(CA);
+        let _ = tell.send((nothing, instance.hear()));
+        fs::write(&over, "").expect("written");
+        instance.hear();
+    });
+    let output = guest.run();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(told.recv().expect("the instance has heard"), (Some(0), Some(0)));
+    assert_eq!(output.status.code(), Some(42), "{output:?}");
+    assert!(said.contains("start this guest anew"), "{said}");
+    assert!(!guest.path("trust").exists());
 }

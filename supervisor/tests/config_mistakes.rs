@@ -124,10 +124,14 @@ fn broken_toml_is_reported_with_the_mistakes_of_other_lines_but_without_guesses(
 // covers: A6 A12
 #[test]
 fn what_is_only_for_a_lab_is_refused_in_production() {
-    let lab = "[lab]\nallow_destinations = [\"127.0.0.0/8\"]\n";
+    let lab = "[lab]\nallow_destinations = [\"127.0.0.0/8\"]\n[interception]\nlifetime = \"5m\"\n";
     for production in [GOOD.replace("mode = \"dev\"\n", ""), GOOD.replace("\"dev\"\n[end", "\"production\"\n[end")] {
         let got = mistakes(&format!("{production}{lab}"));
-        assert_eq!(got.len(), 2, "{got:?}");
+        assert_eq!(got.len(), 3, "{got:?}");
+        assert!(
+            got.iter().any(|mistake| mistake.contains("lifetime") && mistake.contains("shorter than an hour")),
+            "{got:?}"
+        );
         assert!(got[0].contains("identity.source: the dev identity source") && got[0].contains("mode = \"dev\""));
         assert!(got[1].contains("lab: lab exceptions"), "{got:?}");
     }
@@ -304,7 +308,6 @@ fn lists_of_tables_are_read_entry_by_entry_with_their_own_mistakes() {
         ),
         ("[interception]\nchain = \"a.pem\"\n", "stands alone"),
         ("[interception]\nkey = \"a.key\"\n", "stands alone"),
-        ("[interception]\nlifetime = \"5m\"\n", "shorter than an hour"),
     ] {
         let got = mistakes(&with("", bad));
         assert!(got.len() == 1 && got[0].contains(wanted), "{bad}: {got:?}");

@@ -3,104 +3,18 @@
 #![allow(clippy::panic, reason = "a test that cannot go on fails")]
 
 mod data;
+mod intercept_support;
 
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::sync::Arc;
 
-use data::{A, Answer, B, HTTPS, Link, Node, Plan, Upstream, X, is, issue, read_answer, token, until};
+use data::{A, B, HTTPS, Node, Plan, Upstream, X, is, issue, read_answer, token, until};
+use intercept_support::{
+    LATER, LOOK, OPAQUE, PORT, RULES, ask, client, handshake, hello, host, plan, roots, roots_of, trust, tunnel,
+    two_tiers,
+};
 use nova_supervisor::identity::DevCa;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion};
-
-const LOOK: &str = "look.test";
-const OPAQUE: &str = "opaque.test";
-const PORT: u16 = 9443;
-const RULES: &str = "
-external_cas: [{name: web-ca, pem_file: web-ca.pem}]
-rules:
-  - {id: look, tenant: t, from: {workload: x}, to: {external: look.test, port: 9443, ca: web-ca, addresses: [NET.80/32]}, http: {methods: [GET, POST], paths: ['/v1/**']}, tls: intercept}
-  - {id: look-dep, tenant: t, from: {workload: x}, to: {external: dep.test, port: 5432, ca: web-ca, addresses: [NET.80/32]}, http: {methods: [GET], paths: ['/v1/**']}, tls: intercept}
-  - {id: look-a, tenant: t, from: {workload: x}, to: {workload: service-a, port: https}, http: {methods: [GET], paths: ['/v1/**']}, tls: intercept}
-  - {id: no-look, tenant: t, from: {workload: x}, to: {external: api.test, port: 9443, ca: web-ca, addresses: [NET.80/32]}, http: {methods: [GET], paths: ['/v1/**']}}
-  - {id: opaque, tenant: t, from: {workload: x}, to: {external: opaque.test, port: 9443, addresses: [NET.80/32]}}
-  - {id: b-plain, tenant: t, from: {workload: b}, to: {external: plain.test, port: 8080, addresses: [NET.80/32]}, http: {methods: [GET], paths: ['/**']}, tls: none}
-";
-const LATER: &str = "  - {id: later, tenant: t, from: {workload: x}, to: {external: later.test, port: 9443, ca: web-ca, addresses: [NET.80/32]}, http: {methods: [GET], paths: ['/v1/**']}, tls: intercept}\n";
-
-fn plan() -> Plan {
-    let hosts = [LOOK, OPAQUE, "later.test"].map(|name| (name.to_owned(), "NET.80".to_owned())).to_vec();
-    Plan { rules: RULES.to_owned(), hosts, ..Plan::default() }
-}
-
-/// What the guest is told to trust.
-fn trust(node: &Node, pod: &str) -> Option<String> {
-    let mut link = node.guest(pod).dial(6, token(pod), "");
-    let mut head = [0; 4];
-    link.read_exact(&mut head).ok()?;
-    let mut pem = vec![0; usize::try_from(u32::from_be_bytes(head)).expect("short")];
-    link.read_exact(&mut pem).ok()?;
-    assert!(link.is_closed(), "nothing comes after it");
-    Some(String::from_utf8(pem).expect("text"))
-}
-
-fn roots(pem: &str) -> Arc<ClientConfig> {
-    roots_of(pem, rustls::DEFAULT_VERSIONS)
-}
-
-fn roots_of(pem: &str, versions: &[&'static SupportedProtocolVersion]) -> Arc<ClientConfig> {
-    let mut store = RootCertStore::empty();
-    for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
-        store.add(certificate.expect("a certificate")).expect("a root");
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).expect("versions");
-    let mut config = builder.with_root_certificates(store).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Arc::new(config)
-}
-
-fn client(config: &Arc<ClientConfig>, name: &str) -> ClientConnection {
-    ClientConnection::new(Arc::clone(config), ServerName::try_from(name.to_owned()).expect("a name")).expect("a client")
-}
-
-/// A tunnel, after the 200.
-fn tunnel(node: &Node, host: &str, port: u16) -> Link {
-    let mut link = node.proxy(X);
-    link.send(format!("CONNECT {host}:{port} HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"));
-    assert_eq!(data::read_answer_to(&mut link, true).expect("an answer").status, 200);
-    link
-}
-
-type Inside = StreamOwned<ClientConnection, Link>;
-
-fn handshake(mut link: Link, config: &Arc<ClientConfig>, name: &str) -> io::Result<Inside> {
-    let mut client = client(config, name);
-    while client.is_handshaking() {
-        if let Err(error) = client.complete_io(&mut link) {
-            // The alert must not be overtaken by the end of the link.
-            while client.wants_write() && client.write_tls(&mut link).is_ok() {}
-            let _ = link.rest();
-            return Err(error);
-        }
-    }
-    Ok(StreamOwned::new(client, link))
-}
-
-fn ask(inside: &mut Inside, method: &str, path: &str, host: &str) -> Answer {
-    write!(inside, "{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("sent");
-    read_answer(inside).expect("an answer")
-}
-
-fn host(node: &Node, name: &str) -> Upstream {
-    Upstream::https(&format!("{}:{PORT}", node.ip(80)), &issue(&node.web, "spiffe://web/host", name))
-}
-
-fn hello(config: &Arc<ClientConfig>, name: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    client(config, name).write_tls(&mut bytes).expect("writes to memory");
-    bytes
-}
+use rustls::{ClientConfig, HandshakeKind, StreamOwned};
 
 /// The begin of a ClientHello that would be 20,000 bytes long.
 fn long_hello() -> Vec<u8> {
@@ -431,27 +345,6 @@ fn the_ca_goes_with_the_endpoint_and_the_framed_link_carries_it_whole() {
     });
     let next = trust(&node, X).expect("an answer");
     assert!(!next.is_empty() && next != pem, "a restarted pod gets a CA of its own");
-}
-
-/// A root that is nowhere on the node, and the files of an intermediate below it.
-fn two_tiers(dir: &std::path::Path, _: &DevCa) {
-    use std::os::unix::fs::PermissionsExt;
-
-    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
-    let params = |name: &str| {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-        params
-    };
-    let (root_key, key) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));
-    let root = params("offline root").self_signed(&root_key).expect("signed");
-    let issuer = Issuer::new(params("offline root"), root_key);
-    let intermediate = params("intermediate of node-1").signed_by(&key, &issuer).expect("signed");
-    std::fs::write(dir.join("above.pem"), format!("{}{}", intermediate.pem(), root.pem())).expect("written");
-    std::fs::write(dir.join("above.key"), key.serialize_pem()).expect("written");
-    std::fs::set_permissions(dir.join("above.key"), std::fs::Permissions::from_mode(0o400)).expect("changed");
 }
 
 // covers: D6h

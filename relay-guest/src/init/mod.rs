@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! read config -> (microVM: mounts, modules) -> lo, workload IP, no IPv6 -> hosts, egress sockets, tun0 -> relay ready
-//!             -> CA to trust -> app
+//!             -> CAs to trust -> app; the CAs are kept up to date
 //! app ends             -> relay is stopped   -> its exit code, or power off
 //! relay ends           -> app is stopped     -> 70: an app without its relay reaches nothing; novalet starts a new guest
 //! SIGTERM, SIGINT      -> app, then relay    -> the app's exit code, or power off
@@ -18,6 +18,7 @@ pub mod sockets;
 pub mod surroundings;
 pub mod trust;
 
+use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -136,9 +137,10 @@ async fn supervise(
     stop: &mut StopSignals,
 ) -> Result<i32, InitError> {
     let relay = children.start_relay(config, handed).await?;
-    let trust = trust::prepare(config).await.map_err(InitError::Trust)?;
+    let (trust, keeper) = trust::prepare(config).await.map_err(InitError::Trust)?;
     let app = children.start_app(config, trust.as_ref())?;
     let code = tokio::select! {
+        never = kept(keeper) => match never {},
         (pid, code) = children.any_end() => {
             if pid == app { code } else { relay_ended(children, app, code).await }
         }
@@ -146,6 +148,14 @@ async fn supervise(
     };
     children.stop(relay, RELAY_GRACE).await;
     Ok(code)
+}
+
+/// Keeps what the app trusts up to date; never ends.
+async fn kept(keeper: Option<trust::Keeper>) -> Infallible {
+    match keeper {
+        Some(keeper) => keeper.keep().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn relay_ended(children: &mut Children, app: Pid, code: i32) -> i32 {

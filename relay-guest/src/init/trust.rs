@@ -1,24 +1,29 @@
-//! The CA that the supervisor uses to look into the app's TLS, made known to the app: asked for once, before the app starts.
+//! The CAs that the supervisor uses to look into the app's TLS, made known to the app: asked for before it starts, and kept up to
+//! date for every program that starts later.
 //!
 //! ```text
-//! hello Trust --> supervisor: PEM --> <trust_dir>/ca.pem          the CA alone        Node, Deno: they keep their own roots
-//!                                     <trust_dir>/bundle.pem      the image's and it  OpenSSL, Python, curl, git, ...
-//!                                     <trust_dir>/truststore.p12  the same            Java
+//! hello Trust --> supervisor: PEM --> <trust_dir>/ca.pem          the CAs alone         Node, Deno: they keep their own roots
+//!            <-- installed            <trust_dir>/bundle.pem      the image's and them  OpenSSL, Python, curl, git, ...
+//!                                     <trust_dir>/truststore.p12  the same              Java
 //! ```
-//! Where the supervisor intercepts nothing, nothing is written and no variable is set. In a microVM the folder is a file
-//! system of its own that is read-only when the app starts.
+//! Where the supervisor intercepts nothing when the app starts, nothing is written and no variable is set. In a microVM the
+//! folder is a file system of its own that is read-only but for the moments in which its files are replaced.
 
 mod ask;
+mod place;
 mod store;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
-use nix::mount::{MsFlags, mount};
+use tokio::time::{Instant, timeout_at};
 
+use self::ask::{Asking, Said};
+use self::place::Place;
 use super::config::GuestConfig;
 
 /// Where images keep the roots of their programs, in one file. The first that is there counts.
@@ -49,31 +54,96 @@ const BUNDLE_VARIABLES: [&str; 9] = [
 /// Programs that use this file beside their own roots.
 const CA_VARIABLES: [&str; 2] = ["NODE_EXTRA_CA_CERTS", "DENO_CERT"];
 
+/// For the first answer. An instance that is there answers at once, also that there is nothing to trust.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// For the others after it: most nodes run one instance.
+const OTHERS: Duration = Duration::from_millis(300);
+
 /// Certificates that the app finds on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
     dir: PathBuf,
 }
 
-/// Asks for the CA and puts it where the app's programs look. `None`: there is none, or nobody said so in time, which is
-/// reported; the app then starts without it.
+/// Asks for the CAs and puts them where the app's programs look. No [`Trust`]: there is none, or nobody said so in time, which is
+/// reported; the app then starts without it. The [`Keeper`] goes on listening; without one nobody is asked.
 ///
 /// # Errors
 /// When the files cannot be written.
-pub async fn prepare(config: &GuestConfig) -> io::Result<Option<Trust>> {
-    let Some(dir) = &config.trust_dir else { return Ok(None) };
-    let Some(ca) = ask::ask(config).await else {
+pub async fn prepare(config: &GuestConfig) -> io::Result<(Option<Trust>, Option<Keeper>)> {
+    let Some(dir) = &config.trust_dir else { return Ok((None, None)) };
+    let mut keeper = Keeper { asking: Asking::start(config), latest: BTreeMap::new(), place: None };
+    let first = keeper.first_answers(config.host_ports.len()).await;
+    if first.is_empty() {
         eprintln!(
             "nova-init: the supervisor did not say in time which CA to trust; the app starts without it, and calls whose \
              rule says tls: intercept fail until this guest is started anew"
         );
-        return Ok(None);
-    };
-    if ca.is_empty() {
-        return Ok(None);
     }
-    install(dir, &ca, roots(config).as_deref().unwrap_or_default(), config.is_guest_init)?;
-    Ok(Some(Trust { dir: dir.clone() }))
+    if !keeper.all().is_empty() {
+        keeper.place = Some(Place::new(dir.clone(), roots(config).unwrap_or_default(), config.is_guest_init));
+        keeper.install()?;
+    }
+    let has_place = keeper.place.is_some();
+    first.into_iter().for_each(|said| said.answer(has_place));
+    Ok((has_place.then(|| Trust { dir: dir.clone() }), Some(keeper)))
+}
+
+/// Keeps the certificates of a running guest up to date.
+#[derive(Debug)]
+pub struct Keeper {
+    asking: Asking,
+    /// What each instance said last, by its port. One that is away keeps its word: nobody else has its keys.
+    latest: BTreeMap<u32, String>,
+    /// None where the app was started without: no variable of its environment leads to any file.
+    place: Option<Place>,
+}
+
+impl Keeper {
+    /// Installs whatever the supervisor says from now on, for ever.
+    pub async fn keep(mut self) -> Infallible {
+        while let Some(mut said) = self.asking.next().await {
+            let before = self.latest.insert(said.port(), said.take_pem());
+            let is_new = before.as_ref() != self.latest.get(&said.port());
+            let done = self.place.is_some() && self.install().inspect_err(report).is_ok();
+            if self.place.is_none() && is_new && !self.all().is_empty() {
+                eprintln!(
+                    "nova-init: a rule says tls: intercept by now, but the app was started without a CA to trust: start \
+                     this guest anew"
+                );
+            }
+            said.answer(done);
+        }
+        // All who ask have ended, which they do not by themselves.
+        std::future::pending().await
+    }
+
+    /// The first answer of each of `instances`, as far as they come in time.
+    async fn first_answers(&mut self, instances: usize) -> Vec<Said> {
+        let mut first = Vec::new();
+        let mut deadline = Instant::now() + DEADLINE;
+        while first.len() < instances {
+            let Ok(Some(mut said)) = timeout_at(deadline, self.asking.next()).await else { break };
+            deadline = deadline.min(Instant::now() + OTHERS);
+            self.latest.insert(said.port(), said.take_pem());
+            first.push(said);
+        }
+        first
+    }
+
+    /// Every certificate that counts, once.
+    fn all(&self) -> String {
+        let answers: BTreeSet<&str> = self.latest.values().map(String::as_str).collect();
+        answers.into_iter().collect()
+    }
+
+    fn install(&self) -> io::Result<()> {
+        self.place.as_ref().map_or(Ok(()), |place| place.install(&self.all()))
+    }
+}
+
+fn report(error: &io::Error) {
+    eprintln!("nova-init: the certificates to trust cannot be replaced, the old ones stay: {error}");
 }
 
 impl Trust {
@@ -96,33 +166,6 @@ impl Trust {
 fn roots(config: &GuestConfig) -> Option<Vec<u8>> {
     let named = config.env.get(ROOTS_VARIABLE).map(PathBuf::from);
     named.into_iter().chain(ROOTS.map(PathBuf::from)).find_map(|path| fs::read(path).ok())
-}
-
-fn install(dir: &Path, ca: &str, roots: &[u8], is_machine: bool) -> io::Result<()> {
-    const CLOSED: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
-    const TMPFS: Option<&str> = Some("tmpfs");
-    fs::create_dir_all(dir)?;
-    if is_machine {
-        mount(TMPFS, dir, TMPFS, CLOSED, Some("mode=0755,size=16m"))?;
-    }
-    let bundle = [ca.as_bytes(), b"\n", roots].concat();
-    write(&dir.join("ca.pem"), ca.as_bytes())?;
-    write(&dir.join("truststore.p12"), &store::pkcs12(&bundle))?;
-    write(&dir.join("bundle.pem"), &bundle)?;
-    if is_machine {
-        mount(TMPFS, dir, TMPFS, CLOSED | MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY, None::<&str>)?;
-    }
-    Ok(())
-}
-
-/// For everybody to read and nobody to write; a file of an earlier start is replaced.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    fs::write(path, bytes)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o444))
 }
 
 #[cfg(test)]
@@ -148,18 +191,5 @@ mod tests {
         assert!(java.starts_with("-Djavax.net.ssl.trustStore=/run/nova/trust/truststore.p12 "), "{java}");
         assert!(java.ends_with(" -Xmx1g"), "{java}");
         assert!(!variables.contains_key("SSL_CERT_DIR"));
-    }
-
-    // covers: D6d
-    #[test]
-    fn the_bundle_holds_the_ca_and_the_roots_of_the_image() {
-        let dir = tempfile::tempdir().expect("a folder");
-        for round in ["first", "second"] {
-            install(dir.path(), round, b"roots", false).expect("written");
-            assert_eq!(fs::read_to_string(dir.path().join("bundle.pem")).expect("there"), format!("{round}\nroots"));
-            assert_eq!(fs::read_to_string(dir.path().join("ca.pem")).expect("there"), round);
-            let mode = fs::metadata(dir.path().join("truststore.p12")).expect("there").permissions().mode();
-            assert_eq!(mode & 0o777, 0o444);
-        }
     }
 }

@@ -18,14 +18,24 @@ pub(super) fn pod_cas(config: &InterceptionConfig) -> Result<PodCas, AppError> {
     })
 }
 
-/// Pods that should be restarted because what their apps trust ends.
+/// What ends of that which intercepts, and what is to be done about it.
 pub(super) fn pod_ca_warnings(pod_cas: &PodCas, endpoints: &EndpointTable, now: SystemTime) -> Vec<String> {
+    let time = |time| humantime::format_rfc3339_seconds(time).to_string();
     let warning = |endpoint: &Arc<Endpoint>| {
-        let ca = endpoint.pod_ca.get().filter(|ca| pod_cas.ends_soon(ca, now))?;
-        let (spec, end) = (endpoint.spec(), humantime::format_rfc3339_seconds(ca.not_after()));
-        Some(format!("the CA that intercepts for {} ({}) ends at {end}: restart the pod", spec.workload, spec.pod_uid))
+        let (ca, next) = endpoint.pod_ca.ending(now)?;
+        let spec = endpoint.spec();
+        let ends =
+            format!("the CA that intercepts for {} ({}) ends at {}", spec.workload, spec.pod_uid, time(ca.not_after()));
+        Some(match next {
+            None => format!("{ends}, and its guest has not installed another: restart the pod"),
+            Some(next) => {
+                format!("{ends}: programs in it that started before {} must be restarted by then", time(next.made()))
+            }
+        })
     };
-    endpoints.load().iter().filter_map(warning).collect()
+    // Below a root that stays there is always another.
+    let ends = endpoints.load().iter().filter(|_| !pod_cas.have_a_root()).filter_map(warning).collect();
+    [pod_cas.warnings(now), ends].concat()
 }
 
 /// Opens the configured source.

@@ -5,11 +5,10 @@
 //! ```
 //! The helper must exist before privileges go, and privileges must go before a thread or a hostile byte comes.
 
-mod certificates;
 mod data;
+mod follow;
 mod identity;
 mod plane;
-mod proxies;
 mod trust;
 
 use std::io;
@@ -19,6 +18,7 @@ use std::time::SystemTime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use self::follow::Followed;
 use self::trust::Trust;
 use crate::accept::Workers;
 use crate::admin::{self, AdminHandles, AdminSocket, Check};
@@ -162,8 +162,10 @@ async fn serve(
         IdentityConfig::Dev { .. } => None,
     };
     tokio::spawn(trust::watch(Arc::clone(&trust), dir, Arc::clone(&shared.policy), control.clone()));
-    tokio::spawn(certificates::watch(Arc::clone(&shared.known_by.certificates)));
-    tokio::spawn(proxies::watch(Arc::clone(&shared.outside.parents)));
+    let certificates = Followed::certificates(&shared.known_by.certificates);
+    let followed = certificates.chain(Followed::proxies(&shared.outside.parents));
+    let followed = followed.chain([Followed::interception(&shared.pod_cas)]).collect();
+    tokio::spawn(follow::follow(followed));
     let admin = AdminSocket::bind(&config.admin.socket)?;
     let handles = Arc::new(admin_handles(&config, &shared, feed, trust, workers.pressure().clone()));
     tracing::info!(node = %config.node.id, instance = %config.node.instance, admin = %admin.path().display(), "serving");

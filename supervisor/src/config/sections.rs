@@ -81,7 +81,7 @@ fn config(document: &Document<'_>) -> Option<Config> {
     let tokens = tables::tokens(document, setting.dev);
     let credentials = credentials(document);
     let egress = egress::egress(document);
-    let interception = interception::interception(document);
+    let interception = interception::interception(document, setting.dev);
     Some(Config {
         node: node?,
         endpoints: endpoints?,

@@ -35,7 +35,8 @@ macro_rules! rejected {
     ($sign:literal) => {
         concat!(
             $sign,
-            ": the app pins its certificate or does not trust the pod's CA; use tls: passthrough, or call http://"
+            ": the app pins its certificate or does not trust the pod's CA of now; restart it if it read its store before \
+             the CA came, else use tls: passthrough, or call http://"
         )
     };
 }
@@ -70,7 +71,6 @@ pub(super) async fn terminate(guest: &Guest, caller: Prefixed, host: &Host, reco
 }
 
 async fn answer(guest: &Guest, first: Vec<u8>, stream: Stream, host: &Host) -> Result<Prefixed, Refused> {
-    let tls = match tokio::time::timeout(DEADLINE, handshake(guest, first, stream, host)).await {
     let place = match guest.endpoint.take_interception() {
         Ok(place) => place,
         Err(none) => {
@@ -78,11 +78,12 @@ async fn answer(guest: &Guest, first: Vec<u8>, stream: Stream, host: &Host) -> R
             return Err(detailed(Reason::LimitConnections, none.as_str()));
         }
     };
+    let tls = match tokio::time::timeout(DEADLINE, handshake(guest, first, stream, host)).await {
         Ok(done) => done?,
         Err(_) => return Err(refused(Reason::HandshakeTimeout)),
     };
-    first_byte(guest, tls).await
     drop(place);
+    first_byte(guest, tls).await
 }
 
 async fn handshake(
@@ -116,7 +117,7 @@ async fn handshake(
 }
 
 fn config(guest: &Guest, host: &Host) -> Result<std::sync::Arc<rustls::ServerConfig>, Refused> {
-    let ca = trust::signer(guest, host.as_str()).map_err(refused)?;
+    let ca = trust::signer(guest, host.as_str()).map_err(|(reason, detail)| detailed(reason, detail))?;
     guest.egress.leaves.config(&ca, host.as_str(), ALPN).map_err(|error| {
         tracing::error!(%error, "a leaf cannot be made");
         refused(Reason::InterceptNeedsRestart)

@@ -8,7 +8,7 @@
 //!       \- unix: as proxy
 //!       \- icmp: per ping  decide(opaque) -> rate -> dial::ping
 //!        \ presence: held open; its end means that the guest is gone
-//!         \ trust: the CA of the pod, whose leaves answer TLS in tunnels of rules that intercept
+//!         \ trust: held open; the CAs of the pod, whose leaves answer TLS in tunnels of rules that intercept
 //! ```
 //! Who asks is the endpoint whose link the connection came over. Nothing that the guest sends changes that.
 
@@ -130,7 +130,7 @@ impl Egress {
         let stream = Stream::Guest(Box::new(stream));
         match hello.kind {
             HelloKind::Presence => self.presence(&endpoint, accepted, stream).await,
-            HelloKind::Trust => trust::answer(&self, accepted, stream).await,
+            HelloKind::Trust => trust::serve(&self, accepted, stream).await,
             HelloKind::Proxy => proxy(self.guest(accepted, "proxy"), stream, http::Mode::Proxy).await,
             HelloKind::Dependency => dependency(self.guest(accepted, &hello.target), stream, &hello.target).await,
             HelloKind::Unix => proxy(self.guest(accepted, "egress socket"), stream, http::Mode::Socket).await,

@@ -1,30 +1,34 @@
-//! The CA of one pod whose rules let the supervisor look into the TLS of its app. Its key is in memory only and dies with the
-//! endpoint; its certificate vouches for the names of those rules and for nothing else.
+//! The CAs of one pod whose rules let the supervisor look into the TLS of its app. Their keys are in memory only and die with the
+//! endpoint; their certificates vouch for the names of those rules and for nothing else.
 //!
 //! ```text
 //! by itself    pod CA (the guest trusts it) --> leaf for one name
 //! two tiers    root, offline (the guest trusts it) --> intermediate, from files --> pod CA --> leaf for one name
 //! ```
-//! The certificate of a pod CA is never replaced: whoever runs in the guest has read it, and programs do not read such files
-//! again. So it lives as long as pods are meant to, and it is the leaves that are short-lived.
+//! A certificate that programs in the guest have read stays good for them as long as it lives: most read such files once. So a
+//! pod gets its next CA when half of the last one's life is over, and the old one goes on signing until it ends; see [`cell`]. It
+//! is the leaves that are short-lived.
+
+mod above;
+mod cell;
+mod params;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwapOption;
-use rcgen::{
-    BasicConstraints, CertificateParams, CidrSubnet, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    GeneralSubtree, IsCa, Issuer, KeyUsagePurpose, NameConstraints, SanType,
-};
+use rcgen::Issuer;
 use rustls::crypto::aws_lc_rs::sign::any_ecdsa_type;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
+use tokio::sync::watch;
 
-use super::disk::{Access, name, read};
-use super::leaf::parse_certificate;
-use super::signing::{EcKey, issuer_of, random_hex, set_validity};
+use self::above::Above;
+pub use self::cell::{PodCaCell, Told};
+use self::params::{bases, ca_params, is_below_any, leaf_params};
+use super::signing::EcKey;
 use super::{IdentityError, pem};
 
 /// The clock of a guest may be behind: it must not refuse what was just made.
@@ -33,32 +37,32 @@ const BACKDATE: Duration = Duration::from_secs(3600);
 const LEAF_LIFE: Duration = Duration::from_secs(24 * 3600);
 /// How long before its end a CA is spoken of.
 const NOTICE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// For the proof that an intermediate can be used.
-const PROBE: &str = "probe.nova";
+/// How long before its end a CA leaves signing to the next one, if the guest has that: its clock may be ahead.
+const MARGIN: Duration = Duration::from_secs(3600);
 
 /// Makes the CAs of pods.
 pub struct PodCas {
-    above: Option<Above>,
     life: Duration,
+    /// Chain and key of what signs them, if they do not sign themselves.
+    files: Option<[PathBuf; 2]>,
+    above: ArcSwapOption<Above>,
+    /// Why the files of now are not in force.
+    problem: ArcSwapOption<String>,
+    /// Grows with every change of the files.
+    version: watch::Sender<u64>,
 }
 
-/// What signs the CAs of pods, if they do not sign themselves.
-struct Above {
-    issuer: Issuer<'static, EcKey>,
-    /// The intermediate and what stands between it and the root, in the order of a handshake.
-    chain: Vec<CertificateDer<'static>>,
-    root: CertificateDer<'static>,
-    not_after: SystemTime,
-}
-
-/// The CA of one pod.
+/// A CA of one pod.
 pub struct PodCa {
     issuer: Issuer<'static, EcKey>,
     /// What goes into a handshake behind the leaf: nothing that the guest has.
     chain: Vec<CertificateDer<'static>>,
     trust: CertificateDer<'static>,
     names: BTreeSet<String>,
+    made: SystemTime,
     not_after: SystemTime,
+    /// Of what signed it.
+    version: u64,
 }
 
 /// A leaf, ready for the TLS library.
@@ -73,7 +77,13 @@ impl PodCas {
     /// Each CA signs itself and is good for `life`.
     #[must_use]
     pub fn self_signed(life: Duration) -> Self {
-        Self { above: None, life }
+        Self {
+            life,
+            files: None,
+            above: ArcSwapOption::empty(),
+            problem: ArcSwapOption::empty(),
+            version: watch::Sender::new(0),
+        }
     }
 
     /// An intermediate signs each: `chain` holds it first and a self-signed root last, `key` is the intermediate's.
@@ -81,80 +91,98 @@ impl PodCas {
     /// # Errors
     /// When the files cannot be read or others may read the key, or when what they make does not verify.
     pub fn signed_by(chain: &Path, key: &Path, life: Duration) -> Result<Self, IdentityError> {
-        let what = name(chain);
-        let unusable = |problem| IdentityError::Intermediate { what: what.clone(), problem };
-        let mut certificates = pem::certificates(&what, &read(chain, Access::Public)?)?;
-        let secret = pem::private_key(&name(key), &read(key, Access::Secret)?)?;
-        let key = EcKey::from_pkcs8(&secret).map_err(unusable)?;
-        let root = certificates.pop().filter(|_| !certificates.is_empty());
-        let root = root.ok_or_else(|| unusable("it holds one certificate only".to_owned()))?;
-        if !is_self_issued(&root) {
-            return Err(unusable("its last certificate is not a root".to_owned()));
-        }
-        let (issuer, not_after) = issuer_of(&certificates[0], key).map_err(unusable)?;
-        let cas = Self { above: Some(Above { issuer, chain: certificates, root, not_after }), life };
-        cas.prove().map_err(|error| unusable(format!("what it signs does not verify ({error})")))?;
-        Ok(cas)
+        let above = ArcSwapOption::from_pointee(Above::read(chain, key)?);
+        Ok(Self { above, files: Some([chain, key].map(Path::to_owned)), ..Self::self_signed(life) })
+    }
+
+    /// The files of the intermediate.
+    pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
+        self.files.iter().flatten()
+    }
+
+    /// Reads them again. What cannot be used changes nothing.
+    ///
+    /// # Errors
+    /// Why the old pair stays.
+    pub fn reload(&self) -> Result<(), IdentityError> {
+        let Some([chain, key]) = &self.files else { return Ok(()) };
+        let read = Above::read(chain, key);
+        self.problem.store(read.as_ref().err().map(|error| Arc::new(error.to_string())));
+        self.above.store(Some(Arc::new(read?)));
+        self.version.send_modify(|version| *version += 1);
+        Ok(())
+    }
+
+    /// Changes whenever another intermediate signs.
+    #[must_use]
+    pub fn watch(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    fn version(&self) -> u64 {
+        *self.version.borrow()
     }
 
     /// Whether there is a root that guests trust whichever CA is below it.
     #[must_use]
     pub fn have_a_root(&self) -> bool {
-        self.above.is_some()
+        self.files.is_some()
     }
 
-    /// Whether the pod of `ca` should be restarted: a week before its end, or in the last eighth of a shorter life. Below a root
-    /// there is always another.
+    /// What an operator should know of the intermediate.
     #[must_use]
-    pub fn ends_soon(&self, ca: &PodCa, now: SystemTime) -> bool {
-        !self.have_a_root() && ca.not_after < now + NOTICE.min(self.life / 8)
+    pub fn warnings(&self, now: SystemTime) -> Vec<String> {
+        let problem = self.problem.load();
+        let problem = problem.as_deref().map(|problem| {
+            format!("[interception] the old pair stays in force: {problem}; put a chain and its key there that fit")
+        });
+        let above = self.above.load();
+        let ends = above.as_deref().map(Above::not_after).filter(|end| *end < now + NOTICE).map(|end| {
+            let end = humantime::format_rfc3339_seconds(end);
+            format!(
+                "[interception] the intermediate ends at {end}: put the next pair in its place, no restart is needed"
+            )
+        });
+        problem.into_iter().chain(ends).collect()
     }
 
-    /// Makes the CA of `workload` for `names`: each a host, or `*.` and a suffix.
+    /// Makes a CA of `workload` for `names`, each a host, or `*.` and a suffix; its life begins at `now`.
     ///
     /// # Errors
     /// When the crypto library fails, or a name is none.
-    pub fn make(&self, workload: &str, names: &BTreeSet<String>) -> Result<PodCa, IdentityError> {
-        let names = bases(names);
-        let key = EcKey::generate()?;
-        let now = SystemTime::now();
-        let not_after = self.above.as_ref().map_or(now + self.life, |above| above.not_after.min(now + self.life));
-        let params = ca_params(workload, &names, now - BACKDATE, not_after)?;
-        let failed = |_| IdentityError::Crypto { doing: "sign a certificate" };
-        let (certificate, trust, chain) = match &self.above {
-            None => {
-                let own: CertificateDer<'static> = params.self_signed(&key).map_err(failed)?.into();
-                (own.clone(), own, Vec::new())
-            }
-            Some(above) => {
-                let own = params.signed_by(&key, &above.issuer).map_err(failed)?.into();
-                (own, above.root.clone(), above.chain.clone())
-            }
-        };
-        let chain = if self.above.is_some() { [vec![certificate], chain].concat() } else { chain };
-        Ok(PodCa { issuer: Issuer::new(params, key), chain, trust, names, not_after })
-    }
-
-    /// Makes a CA and a leaf once and verifies them as a client does: what is wrong with an intermediate shows here.
-    fn prove(&self) -> Result<(), String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let ca = self.make("probe", &BTreeSet::from([PROBE.to_owned()])).map_err(|error| text(&error))?;
-        let leaf = ca.issue(PROBE).map_err(|error| text(&error))?;
-        let (leaf, between) = leaf.certified_key.cert.split_first().ok_or("no certificate")?;
-        let anchor = webpki::anchor_from_trusted_cert(&ca.trust).map_err(|error| text(&error))?;
-        let leaf = webpki::EndEntityCert::try_from(leaf).map_err(|error| text(&error))?;
-        let usage = webpki::KeyUsage::server_auth();
-        let algorithms = webpki::ALL_VERIFICATION_ALGS;
-        leaf.verify_for_usage(algorithms, &[anchor], between, UnixTime::now(), usage, None, None)
-            .map_err(|error| text(&error))?;
-        Ok(())
+    pub fn make(&self, workload: &str, names: &BTreeSet<String>, now: SystemTime) -> Result<PodCa, IdentityError> {
+        // In this order: what is made of a pair is never taken for newer than it is.
+        let version = self.version();
+        let above = self.above.load();
+        Ok(PodCa { version, ..PodCa::make(above.as_deref(), self.life, workload, names, now)? })
     }
 }
 
 impl PodCa {
+    fn make(
+        above: Option<&Above>,
+        life: Duration,
+        workload: &str,
+        names: &BTreeSet<String>,
+        made: SystemTime,
+    ) -> Result<Self, IdentityError> {
+        let names = bases(names);
+        let key = EcKey::generate()?;
+        let not_after = above.map_or(made + life, |above| above.not_after().min(made + life));
+        let params = ca_params(workload, &names, made - BACKDATE, not_after)?;
+        let failed = |_| IdentityError::Crypto { doing: "sign a certificate" };
+        let (trust, chain) = match above {
+            None => (params.self_signed(&key).map_err(failed)?.into(), Vec::new()),
+            Some(above) => {
+                let own = params.signed_by(&key, above.issuer()).map_err(failed)?.into();
+                (above.root().clone(), [&[own], above.chain()].concat())
+            }
+        };
+        Ok(Self { issuer: Issuer::new(params, key), chain, trust, names, made, not_after, version: 0 })
+    }
+
     /// What the guest shall trust, as PEM. Public material.
-    #[must_use]
-    pub fn trust_pem(&self) -> String {
+    fn trust_pem(&self) -> String {
         pem::encode("CERTIFICATE", &self.trust).to_string()
     }
 
@@ -164,10 +192,46 @@ impl PodCa {
         is_below_any(&self.names, host)
     }
 
+    /// Whether it covers what a CA for `names` would.
+    fn covers_all(&self, names: &BTreeSet<String>) -> bool {
+        bases(names).iter().all(|name| self.covers(name))
+    }
+
+    /// When it was made.
+    #[must_use]
+    pub fn made(&self) -> SystemTime {
+        self.made
+    }
+
     /// When nothing that it signs is believed any more.
     #[must_use]
     pub fn not_after(&self) -> SystemTime {
         self.not_after
+    }
+
+    /// When the guest should get the next one: programs that start from then on trust that, too.
+    #[must_use]
+    pub fn renew_after(&self) -> SystemTime {
+        self.made + self.life() / 2
+    }
+
+    /// Whether its end is near: a week, or the last eighth of a shorter life.
+    #[must_use]
+    pub fn ends_soon(&self, now: SystemTime) -> bool {
+        self.not_after < now + NOTICE.min(self.life() / 8)
+    }
+
+    /// Whether it should leave signing to the next one.
+    fn is_spent(&self, now: SystemTime) -> bool {
+        self.not_after < now + MARGIN.min(self.life() / 8)
+    }
+
+    fn is_over(&self, now: SystemTime) -> bool {
+        self.not_after <= now
+    }
+
+    fn life(&self) -> Duration {
+        self.not_after.duration_since(self.made).unwrap_or_default()
     }
 
     /// Makes a leaf for exactly `host`, with a key of its own.
@@ -176,7 +240,7 @@ impl PodCa {
     /// When the CA is over or does not cover the name, or the crypto library fails.
     pub fn issue(&self, host: &str) -> Result<PodLeaf, IdentityError> {
         let now = SystemTime::now();
-        if !self.covers(host) || now >= self.not_after {
+        if !self.covers(host) || self.is_over(now) {
             return Err(IdentityError::NotCovered { host: host.to_owned() });
         }
         let key = EcKey::generate()?;
@@ -191,106 +255,6 @@ impl PodCa {
         let renew_after = now + not_after.duration_since(now).unwrap_or_default() / 2;
         Ok(PodLeaf { certified_key: Arc::new(CertifiedKey::new(chain, signing)), renew_after })
     }
-}
-
-/// The CA of one endpoint, or none yet: it is made when the guest asks what to trust.
-#[derive(Default)]
-pub struct PodCaCell(ArcSwapOption<PodCa>);
-
-impl PodCaCell {
-    /// The CA that the guest was given.
-    #[must_use]
-    pub fn get(&self) -> Option<Arc<PodCa>> {
-        self.0.load_full()
-    }
-
-    /// The CA that is there already, or else `ca`: two who ask at once get the same.
-    pub fn get_or_put(&self, ca: PodCa) -> Arc<PodCa> {
-        let ca = Arc::new(ca);
-        let before = self.0.compare_and_swap(std::ptr::null::<PodCa>(), Some(Arc::clone(&ca)));
-        before.as_ref().map_or(ca, Arc::clone)
-    }
-
-    /// Puts `ca` in the place of whatever is there.
-    pub fn replace(&self, ca: PodCa) -> Arc<PodCa> {
-        let ca = Arc::new(ca);
-        self.0.store(Some(Arc::clone(&ca)));
-        ca
-    }
-
-    /// Takes the CA away, and its key with it once no handshake holds it.
-    pub fn clear(&self) {
-        self.0.store(None);
-    }
-}
-
-/// The least names that cover all: a suffix covers its own name too, since name constraints know no other form.
-fn bases(names: &BTreeSet<String>) -> BTreeSet<String> {
-    let plain: BTreeSet<String> = names.iter().map(|name| name.trim_start_matches("*.").to_owned()).collect();
-    let parent = |name: &str| name.split_once('.').map(|(_, parent)| parent.to_owned());
-    let is_needed = |name: &&String| !parent(name).is_some_and(|parent| is_below_any(&plain, &parent));
-    plain.iter().filter(is_needed).cloned().collect()
-}
-
-fn is_below_any(names: &BTreeSet<String>, host: &str) -> bool {
-    let mut rest = Some(host);
-    while let Some(name) = rest {
-        if names.contains(name) {
-            return true;
-        }
-        rest = name.split_once('.').map(|(_, parent)| parent);
-    }
-    false
-}
-
-fn is_self_issued(certificate: &CertificateDer<'_>) -> bool {
-    parse_certificate(certificate).is_ok_and(|parsed| parsed.subject().as_raw() == parsed.issuer().as_raw())
-}
-
-fn ca_params(
-    workload: &str,
-    names: &BTreeSet<String>,
-    not_before: SystemTime,
-    not_after: SystemTime,
-) -> Result<CertificateParams, IdentityError> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "nova interception");
-    params.distinguished_name.push(DnType::CommonName, format!("{} {}", shortened(workload), random_hex()?));
-    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    params.use_authority_key_identifier_extension = true;
-    params.name_constraints = Some(NameConstraints {
-        permitted_subtrees: names.iter().cloned().map(GeneralSubtree::DnsName).collect(),
-        // A kind of name that no subtree speaks of would be free.
-        excluded_subtrees: vec![
-            GeneralSubtree::IpAddress(CidrSubnet::V4([0; 4], [0; 4])),
-            GeneralSubtree::IpAddress(CidrSubnet::V6([0; 16], [0; 16])),
-        ],
-    });
-    set_validity(&mut params, not_before, not_after);
-    Ok(params)
-}
-
-/// A common name has room for 64 characters.
-fn shortened(workload: &str) -> String {
-    workload.chars().take(48).collect()
-}
-
-fn leaf_params(host: &str, not_before: SystemTime, not_after: SystemTime) -> Result<CertificateParams, IdentityError> {
-    let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::OrganizationName, "nova interception");
-    let dns = host.try_into().map_err(|_| IdentityError::NotCovered { host: host.to_owned() })?;
-    params.subject_alt_names = vec![SanType::DnsName(dns)];
-    params.is_ca = IsCa::ExplicitNoCa;
-    // Strict clients (Python from 3.13 on) refuse a certificate that does not name its CA's key.
-    params.use_authority_key_identifier_extension = true;
-    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-    set_validity(&mut params, not_before, not_after);
-    Ok(params)
 }
 
 #[cfg(test)]

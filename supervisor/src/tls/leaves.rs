@@ -83,7 +83,7 @@ mod tests {
 
     fn ca(name: &str) -> Arc<PodCa> {
         let names = BTreeSet::from([name.to_owned()]);
-        Arc::new(PodCas::self_signed(Duration::from_secs(3600)).make("x", &names).expect("made"))
+        Arc::new(PodCas::self_signed(Duration::from_secs(3600)).make("x", &names, SystemTime::now()).expect("made"))
     }
 
     // covers: D6b

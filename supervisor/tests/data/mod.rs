@@ -198,6 +198,7 @@ pub struct Node {
     serial: AtomicU64,
     endpoints: Mutex<String>,
     guests: Vec<Guest>,
+    plan: Plan,
 }
 
 static NODES: AtomicU32 = AtomicU32::new(0);
@@ -240,12 +241,26 @@ impl Node {
             serial: AtomicU64::new(0),
             endpoints: Mutex::new(endpoints),
             guests,
+            plan,
         };
-        node.publish(&plan.rules);
-        let is_there = |workload: &&str| plan.endpoints.contains(&format!("workload_id: {workload}\n"));
+        node.publish(&node.plan.rules);
+        let is_there = |workload: &&str| node.plan.endpoints.contains(&format!("workload_id: {workload}\n"));
         node.wait_serving(&["service-a", "b"].into_iter().filter(is_there).collect::<Vec<_>>());
         until("x may call out", || node.stage("x").is_some_and(|stage| stage != "waiting"));
         node
+    }
+
+    /// Kills the supervisor, as the kernel would, and starts another one on what is on disk.
+    pub fn restart(&mut self) {
+        {
+            let mut child = self.child.lock().expect("no panic");
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
+        }
+        let (child, pid) = spawn(&self.dir, &self.net, &self.plan, &self.ca);
+        (self.child, self.pid) = (Mutex::new(child), pid);
+        self.wait_serving(&["service-a", "b"]);
+        until("x may call out", || self.stage("x").is_some_and(|stage| stage != "waiting"));
     }
 
     /// `NET.n`

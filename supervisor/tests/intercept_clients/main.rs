@@ -5,6 +5,7 @@
 
 #[path = "../data/mod.rs"]
 mod data;
+mod process;
 #[path = "../clients/programs.rs"]
 mod programs;
 #[path = "../relay/mod.rs"]
@@ -146,4 +147,62 @@ fn get(interpreter: &Path, file: &str) -> Command {
     let mut command = script(interpreter, &format!("intercept/{file}"));
     command.arg(URL);
     command
+}
+
+// covers: D6k
+#[test]
+fn a_running_guest_gets_the_next_ca_and_whatever_starts_in_it_is_served_all_the_time() {
+    if installed("curl").is_none() || installed("openssl").is_none() {
+        return;
+    }
+    let guest = process::Guest::start("[interception]\nlifetime = \"12s\"\n");
+    let with_reader = installed("python3").is_some();
+    if with_reader {
+        guest.start_reader();
+    }
+    assert!(guest.curl() && guest.openssl());
+    let read = || std::fs::read_to_string(guest.file("trust/ca.pem")).expect("there at each moment");
+    let first = read();
+    data::until("the guest trusts both", || {
+        assert!(guest.curl());
+        read().matches("BEGIN CERTIFICATE").count() == 2
+    });
+    if with_reader {
+        assert!(guest.reader().contains("GET /v1/things"), "what was read before goes on to be good");
+    }
+    data::until("the first one is over and gone", || {
+        assert!(guest.curl());
+        !read().contains(&first)
+    });
+    assert!(guest.openssl());
+    if with_reader {
+        let said = guest.reader();
+        assert!(said.starts_with("failed: "), "its CA is over: {said}");
+    }
+}
+
+// covers: D6m
+#[test]
+fn after_the_supervisor_was_killed_what_starts_in_the_same_guest_is_served_again() {
+    if installed("curl").is_none() || installed("openssl").is_none() {
+        return;
+    }
+    let mut guest = process::Guest::start("");
+    let with_reader = installed("python3").is_some();
+    if with_reader {
+        guest.start_reader();
+        assert!(guest.reader().contains("GET /v1/things"));
+    }
+    assert!(guest.curl() && guest.openssl());
+    guest.node.restart();
+    data::until("curl is served again", || guest.curl());
+    assert!(guest.openssl());
+    if with_reader {
+        let said = guest.reader();
+        assert!(said.starts_with("failed: "), "it knows the CA of before only: {said}");
+        let named = |line: &serde_json::Value| {
+            line["detail"].as_str().is_some_and(|detail| detail.contains("restart it if it read its store before"))
+        };
+        data::until("the log says what to do", || guest.node.audit().iter().any(named));
+    }
 }

@@ -33,7 +33,8 @@ impl Relay {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let relay = Serving::start(its_own.for_relay(), Handed::default()).expect("the relay starts");
-                ready.send(trust::prepare(&its_own).await.expect("the files are written")).expect("somebody waits");
+                let (trust, _keeper) = trust::prepare(&its_own).await.expect("the files are written");
+                ready.send(trust).expect("somebody waits");
                 relay.serve().await;
             });
         });

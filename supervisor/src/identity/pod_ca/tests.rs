@@ -1,3 +1,6 @@
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyUsagePurpose};
+use rustls::pki_types::UnixTime;
+
 use super::*;
 
 fn names(list: &[&str]) -> BTreeSet<String> {
@@ -5,7 +8,7 @@ fn names(list: &[&str]) -> BTreeSet<String> {
 }
 
 fn ca(list: &[&str]) -> PodCa {
-    PodCas::self_signed(Duration::from_secs(3600)).make("x", &names(list)).expect("made")
+    PodCas::self_signed(Duration::from_secs(3600)).make("x", &names(list), SystemTime::now()).expect("made")
 }
 
 /// As a client verifies that trusts this CA.
@@ -51,29 +54,28 @@ fn no_more_names_than_needed_stand_in_the_certificate() {
 // covers: D6a
 #[test]
 fn a_pod_ca_that_is_over_signs_nothing() {
-    let over = PodCas::self_signed(Duration::ZERO).make("x", &names(&["api.test"])).expect("made");
+    let over = PodCas::self_signed(Duration::ZERO).make("x", &names(&["api.test"]), SystemTime::now()).expect("made");
     assert!(over.issue("api.test").is_err());
 }
 
 #[test]
 fn a_long_name_of_a_workload_fits() {
-    let made = PodCas::self_signed(Duration::from_secs(60)).make(&"w".repeat(63), &names(&["api.test"]));
+    let made =
+        PodCas::self_signed(Duration::from_secs(60)).make(&"w".repeat(63), &names(&["api.test"]), SystemTime::now());
     assert!(made.expect("made").issue("api.test").is_ok());
 }
 
 // covers: D6a
 #[test]
-fn a_pod_is_to_be_restarted_before_its_ca_ends() {
+fn the_end_of_a_ca_is_spoken_of_before_it_comes() {
     const HOUR: Duration = Duration::from_secs(3600);
-    let cas = PodCas::self_signed(90 * 24 * HOUR);
-    let made = cas.make("x", &names(&["api.test"])).expect("made");
+    let made = PodCas::self_signed(90 * 24 * HOUR).make("x", &names(&["api.test"]), SystemTime::now()).expect("made");
     let now = SystemTime::now();
-    assert!(!cas.ends_soon(&made, now + 82 * 24 * HOUR));
-    assert!(cas.ends_soon(&made, now + 84 * 24 * HOUR));
-    let short = PodCas::self_signed(8 * HOUR);
-    let made = short.make("x", &names(&["api.test"])).expect("made");
-    assert!(!short.ends_soon(&made, now + 6 * HOUR));
-    assert!(short.ends_soon(&made, now + 8 * HOUR));
+    assert!(!made.ends_soon(now + 82 * 24 * HOUR));
+    assert!(made.ends_soon(now + 84 * 24 * HOUR));
+    let made = PodCas::self_signed(8 * HOUR).make("x", &names(&["api.test"]), SystemTime::now()).expect("made");
+    assert!(!made.ends_soon(now + 6 * HOUR));
+    assert!(made.ends_soon(now + 8 * HOUR));
 }
 
 /// A CA, and what it signs with.
@@ -93,14 +95,37 @@ struct Made {
     issuer: Issuer<'static, rcgen::KeyPair>,
 }
 
+/// The files of an intermediate.
+struct Pair(tempfile::TempDir);
+
+impl Pair {
+    fn new(chain: &[&Made], key: &str, mode: u32) -> Self {
+        let pair = Self(tempfile::tempdir().expect("a folder"));
+        pair.put(chain, key, mode);
+        pair
+    }
+
+    fn put(&self, chain: &[&Made], key: &str, mode: u32) {
+        use std::os::unix::fs::PermissionsExt;
+        let [chain_file, key_file] = self.files();
+        let _ = std::fs::remove_file(&key_file);
+        std::fs::write(&chain_file, chain.iter().map(|made| made.pem.as_str()).collect::<String>()).expect("written");
+        std::fs::write(&key_file, key).expect("written");
+        std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(mode)).expect("changed");
+    }
+
+    fn files(&self) -> [PathBuf; 2] {
+        ["chain.pem", "key.pem"].map(|file| self.0.path().join(file))
+    }
+
+    fn open(&self) -> Result<PodCas, String> {
+        let [chain, key] = self.files();
+        PodCas::signed_by(&chain, &key, Duration::from_secs(3600)).map_err(|error| error.to_string())
+    }
+}
+
 fn open(chain: &[&Made], key: &str, mode: u32) -> Result<PodCas, String> {
-    use std::os::unix::fs::PermissionsExt;
-    let dir = tempfile::tempdir().expect("a folder");
-    let (chain_file, key_file) = (dir.path().join("chain.pem"), dir.path().join("key.pem"));
-    std::fs::write(&chain_file, chain.iter().map(|made| made.pem.as_str()).collect::<String>()).expect("written");
-    std::fs::write(&key_file, key).expect("written");
-    std::fs::set_permissions(&key_file, std::fs::Permissions::from_mode(mode)).expect("changed");
-    PodCas::signed_by(&chain_file, &key_file, Duration::from_secs(3600)).map_err(|error| error.to_string())
+    Pair::new(chain, key, mode).open()
 }
 
 // covers: D6h
@@ -122,4 +147,60 @@ fn an_intermediate_that_cannot_sign_is_refused_with_what_is_wrong() {
         assert!(error.contains(problem), "{problem}: {error}");
     }
     assert!(open(&[&good, &root], &good.key, 0o400).is_ok_and(|cas| cas.have_a_root()));
+}
+
+// covers: D6l
+#[test]
+fn a_pair_that_cannot_sign_leaves_the_old_one_in_force_and_is_reported() {
+    let root = above("root", None, BasicConstraints::Unconstrained);
+    let good = above("good", Some(&root.issuer), BasicConstraints::Constrained(1));
+    let short = above("short", Some(&root.issuer), BasicConstraints::Constrained(0));
+    let pair = Pair::new(&[&good, &root], &good.key, 0o400);
+    let cas = pair.open().expect("a good pair");
+    let now = SystemTime::now();
+    for (chain, key, mode) in [
+        (&[&short, &root][..], &short.key, 0o400),
+        (&[&good, &root], &short.key, 0o400),
+        (&[&good, &root], &good.key, 0o444),
+    ] {
+        pair.put(chain, key, mode);
+        assert!(cas.reload().is_err());
+        let told = cas.warnings(now).join(" ");
+        assert!(told.contains("the old pair stays in force"), "{told}");
+        let made = cas.make("x", &names(&["api.test"]), SystemTime::now()).expect("made");
+        assert!(verify(&made, &made.issue("api.test").expect("a leaf")).is_ok());
+    }
+    pair.put(&[&good, &root], &good.key, 0o400);
+    assert!(cas.reload().is_ok() && cas.warnings(now).is_empty());
+}
+
+// covers: D6l
+#[test]
+fn the_next_intermediate_of_a_root_signs_at_once_and_one_of_another_root_when_the_guest_has_that() {
+    let root = above("root", None, BasicConstraints::Unconstrained);
+    let [one, two] = ["one", "two"].map(|name| above(name, Some(&root.issuer), BasicConstraints::Constrained(1)));
+    let other = above("other root", None, BasicConstraints::Unconstrained);
+    let three = above("three", Some(&other.issuer), BasicConstraints::Constrained(1));
+    let pair = Pair::new(&[&one, &root], &one.key, 0o400);
+    let (cas, cell, hosts) = (pair.open().expect("a good pair"), PodCaCell::default(), names(&["api.test"]));
+    let now = SystemTime::now();
+    let renew = || cell.renew(&cas, "x", &hosts, now).expect("made");
+    let below = || cell.signer("api.test", now).expect("a signer");
+    renew();
+    let first = below();
+    pair.put(&[&two, &root], &two.key, 0o400);
+    cas.reload().expect("a good pair");
+    assert!(!cell.is_of_now(&cas));
+    renew();
+    let second = below();
+    assert!(second.chain[1] != first.chain[1] && second.trust == first.trust && cell.is_of_now(&cas));
+    pair.put(&[&three, &other], &three.key, 0o400);
+    cas.reload().expect("a good pair");
+    renew();
+    assert!(Arc::ptr_eq(&below(), &second), "apps know the old root only");
+    let told = cell.told(now);
+    assert_eq!(told.pem().matches("BEGIN CERTIFICATE").count(), 2, "both roots");
+    cell.confirm(&told);
+    assert!(Arc::ptr_eq(&below(), &second), "as long as it can");
+    assert!(cell.signer("api.test", second.not_after()).is_none_or(|next| next.trust != second.trust));
 }
