@@ -4,7 +4,7 @@ mod credentials_support;
 mod data;
 
 use std::io::{Read, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use credentials_support::{
@@ -378,4 +378,65 @@ fn a_call_whose_grant_ended_while_its_body_was_read_does_not_go() {
     assert_eq!(read_answer(&mut link).expect("an answer").status, 403);
     node.audited_once(|line| requests(line) && is(line, &[("verdict", "deny"), ("reason", "policy_revoked")]));
     assert_eq!(upstream.accepted(), 0);
+}
+
+/// A destination that notes every byte and answers nothing.
+fn listener(node: &Node, name: &str) -> (Upstream, Arc<Mutex<Vec<u8>>>) {
+    let who = server_config(&data::issue(&node.web, &format!("spiffe://web/{name}"), &format!("{name}.test")));
+    let heard = Arc::<Mutex<Vec<u8>>>::default();
+    let note = Arc::clone(&heard);
+    let at = if name == "echo" { format!("{}:9443", node.ip(91)) } else { address(node, name) };
+    let upstream = Upstream::start(&at, move |stream| {
+        let Ok(server) = ServerConnection::new(Arc::clone(&who)) else { return };
+        let mut stream = StreamOwned::new(server, stream);
+        let mut bytes = [0; 4096];
+        while let Ok(read @ 1..) = stream.read(&mut bytes) {
+            note.lock().expect("no panic").extend(&bytes[..read]);
+        }
+    });
+    (upstream, heard)
+}
+
+// covers: D9n
+#[test]
+fn a_placeholder_in_a_body_that_gets_no_such_credential_ends_the_call_before_its_name_has_gone() {
+    let node = Node::with(plan());
+    let hosts = ["echo", "bearer"].map(|name| (name, listener(&node, name)));
+    let (text, mut sent) = ("a=nova_credential_filled&b", 0);
+    for (name, _) in &hosts {
+        let head = format!("POST http://{name}.test:9443/v1/x HTTP/1.1\r\nHost: {name}.test:9443\r\n");
+        let whole = format!("{head}Content-Length: {}\r\n\r\n{text}", text.len());
+        let cut = |at: usize| {
+            let (one, two) = text.split_at(at);
+            let chunks = [one, two].map(|part| format!("{:x}\r\n{part}\r\n", part.len())).concat();
+            format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n")
+        };
+        let trailers = format!(
+            "{head}Transfer-Encoding: chunked\r\nTrailer: x-t\r\n\r\n1\r\na\r\n0\r\nx-t: nova_credential_filled\r\n\r\n"
+        );
+        for request in [whole, cut(2), cut(3), cut(10), cut(17), cut(18), cut(24), trailers] {
+            let answer = ask(&node, &request);
+            assert_eq!(answer.status, 403, "{request}: {answer:?}");
+            sent += 1;
+        }
+    }
+    let lines = node.audited(sent, |line| requests(line) && is(line, &[("reason", "credential_not_granted")]));
+    assert!(lines.iter().all(|line| is(line, &[("verdict", "deny"), ("detail", "placeholder")])), "{lines:#?}");
+    for (name, (upstream, heard)) in &hosts {
+        let heard = heard.lock().expect("no panic").clone();
+        assert!(upstream.accepted() > 0 && !heard.is_empty(), "{name}: heads and what is before it go on as they come");
+        assert!(!String::from_utf8_lossy(&heard).contains("nova_credential_"), "{name}");
+    }
+}
+
+// covers: D9n
+#[test]
+fn bodies_of_a_pod_that_has_no_credential_with_a_placeholder_are_not_looked_at() {
+    let plan = plan();
+    let endpoints = plan.endpoints.replace(", filled]", "]");
+    let node = Node::with(Plan { endpoints, ..plan });
+    let upstream = upstream(&node, "echo");
+    let answer = ask(&node, &post("echo.test", "", "nova_credential_filled"));
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert!(upstream.seen()[0].ends_with("nova_credential_filled"));
 }

@@ -145,3 +145,28 @@ fn a_body_that_is_filled_arrives_whole_over_http2() {
     let want = long.replace("nova_credential_filled", r#"filled-\"value\"-2b6d90"#);
     assert!(seen.lock().expect("no panic")[0].body == want);
 }
+
+// covers: D9n
+#[test]
+fn over_http2_a_placeholder_in_a_body_that_gets_none_ends_its_stream_and_no_other() {
+    let node = Node::with(plan());
+    let (_upstream, seen) = host(&node, "bearer", "bearer-");
+    let mut link = node.proxy(X);
+    link.send("CONNECT bearer.test:9443 HTTP/1.1\r\nHost: bearer.test:9443\r\n\r\n");
+    assert!(read_head(&mut link).expect("a head").starts_with("HTTP/1.1 200"));
+    let mut app = H2::client(link);
+    let head = [(":method", "POST"), (":scheme", "http"), (":authority", "bearer.test:9443"), (":path", "/v1/x")];
+    for (stream, parts, status) in [
+        (1, ["a=nova_creden", "tial_filled"], 403),
+        (3, ["a=nova_creden", "tials"], 200),
+        (5, ["nova_credential_", "filled"], 403),
+    ] {
+        app.headers(stream, &head, false);
+        app.data(stream, parts[0].as_bytes(), false);
+        app.data(stream, parts[1].as_bytes(), true);
+        assert_eq!(app.reply(stream).status(), status, "{parts:?}");
+    }
+    let seen = seen.lock().expect("no panic").clone();
+    assert_eq!(seen.iter().map(|seen| seen.body.as_str()).collect::<Vec<_>>(), ["a=nova_credentials"]);
+    node.audited(2, |line| is(line, &[("reason", "credential_not_granted"), ("detail", "placeholder")]));
+}

@@ -50,6 +50,14 @@ pub enum Body {
     Sign,
 }
 
+impl Body {
+    /// Whether nothing goes before all of it is there.
+    #[must_use]
+    pub fn is_read_first(self) -> bool {
+        matches!(self, Self::Fill(_) | Self::Sign)
+    }
+}
+
 impl Injection<'_> {
     /// Whether the value is what the form needs, and the form is one that a policy may declare.
     #[must_use]

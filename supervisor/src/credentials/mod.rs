@@ -27,7 +27,7 @@ pub use self::fault::Fault;
 use self::folder::Folder;
 pub use self::folder::SourceError;
 pub use self::forms::{BODY_MAX, Body, Injection};
-pub use self::placeholder::{PREFIX, Watch, first_name, is_in_head};
+pub use self::placeholder::{PREFIX, Watch, first_name, in_headers, is_in_head};
 pub use self::value::{Value, ValueError};
 
 /// How often the source is looked at.

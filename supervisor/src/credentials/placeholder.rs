@@ -63,7 +63,9 @@ pub fn is_in_head(head: &Parts) -> Option<String> {
     })
 }
 
-pub(super) fn in_headers(headers: &HeaderMap) -> Option<String> {
+/// The same of fields alone.
+#[must_use]
+pub fn in_headers(headers: &HeaderMap) -> Option<String> {
     headers.iter().find_map(|(name, value)| in_field(name, value))
 }
 

@@ -1,20 +1,25 @@
 //! The last step before a permitted request goes: it gets the credential that its permit carries. And one that carries none must
 //! not hold the placeholder of one, whoever it goes to.
+//!
+//! Heads are searched for placeholders in any case. Bodies are where the pod may use a credential of that form, since nobody else
+//! has told its app of any: they pass as they come, and break off at the first one.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::Request;
 use http::request::Parts;
+use nova_policy::data::CredentialForm;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::Guest;
 use crate::audit::Record;
 use crate::conn::body::{ReadError, RequestBody};
 use crate::copy::Forward;
-use crate::credentials::{BODY_MAX, Body, Fault, Injection, is_in_head};
+use crate::credentials::{BODY_MAX, Body, Fault, Held, Injection, is_in_head};
 use crate::decide::Permit;
 use crate::reason::Reason;
+use crate::state::endpoint::EndpointSpec;
 
 /// Gives the head its credential, and says what is to be done with the body. The head is as it will be sent; nothing but
 /// [`complete`] may change it afterwards.
@@ -22,19 +27,28 @@ use crate::reason::Reason;
 /// # Errors
 /// Why it must not go; the record has the finer reason.
 pub(super) fn give(permit: &Permit, head: &mut Parts, record: &mut Record) -> Result<Body, Reason> {
-    match injection(permit) {
-        Some(injection) => injection.into_head(head).map_err(|fault| refused(fault, record)),
+    let body = match injection(permit) {
+        Some(injection) => injection.into_head(head).map_err(|fault| refused(fault, record))?,
         None => match is_in_head(head) {
-            None => Ok(Body::Pass),
+            None => Body::Pass,
             Some(name) => {
                 // What an app makes up is no name of ours.
                 if permit.policy().data().credentials.contains_key(&name) {
                     record.credential(&name);
                 }
-                Err(refused(Fault::Placeholder, record))
+                return Err(refused(Fault::Placeholder, record));
             }
         },
-    }
+    };
+    let watches = body == Body::Pass && knows_placeholders(permit, record.endpoint());
+    Ok(if watches { Body::Watch } else { body })
+}
+
+/// Whether the pod may use a credential whose place is a placeholder.
+fn knows_placeholders(permit: &Permit, endpoint: &EndpointSpec) -> bool {
+    let declared = &permit.policy().data().credentials;
+    let form = |name: &String| declared.get(name).map(|declared| &declared.form);
+    endpoint.credentials.iter().any(|name| matches!(form(name), Some(CredentialForm::Placeholder(_))))
 }
 
 /// Reads the body and gives it its credential, or the head the signature over it.
@@ -48,7 +62,7 @@ pub(super) async fn complete(
     todo: Body,
     record: &mut Record,
 ) -> Result<Forward, Reason> {
-    let Some(injection) = injection(permit).filter(|_| matches!(todo, Body::Fill(_) | Body::Sign)) else {
+    let Some(injection) = injection(permit).filter(|_| todo.is_read_first()) else {
         return Ok(forward);
     };
     let (mut head, body) = forward.request.into_parts();

@@ -164,7 +164,7 @@ fn still_allows(side: &impl Side, call: &Call) -> bool {
 async fn forward(side: &impl Side, ready: Ready, call: &Call) -> Result<Response<ReplyBody>, CallerLeft> {
     let Ready { permit, mut forward, body, mut record, form, asked, .. } = ready;
     let meter = Rc::clone(&forward.meter);
-    if body != Body::Pass {
+    if body.is_read_first() {
         // Boxed: rare, and it reads a body.
         forward = match Box::pin(side.complete(&permit, forward, body, &mut record)).await {
             Ok(forward) => forward,

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::expect::{GoAhead, Held};
 use super::{BodyError, Rest};
 use crate::conn::flow::{BodyRules, Flow};
-use crate::credentials::Watch;
+use crate::credentials::{Watch, in_headers};
 use crate::gate::{Limits, Refusal, check_trailers};
 use crate::headers::strip_trailers;
 
@@ -293,8 +293,11 @@ impl Body for RequestBody {
             Some(Ok(frame)) => {
                 let data = frame.data_ref().filter(|_| !matches!(this.inner, Inbound::Whole(..)));
                 let len = data.map_or(0, Bytes::len);
-                let (watch, data) = (this.watch.as_mut(), data.map_or(&[][..], |data| data));
-                if watch.is_some_and(|watch| watch.sees(data)) {
+                let sees = |watch: &mut Watch| {
+                    watch.sees(data.map_or(&[][..], |data| data))
+                        || frame.trailers_ref().is_some_and(|trailers| in_headers(trailers).is_some())
+                };
+                if this.watch.as_mut().is_some_and(sees) {
                     this.meter.placeholder.set(true);
                     this.meter.broke_off.set(true);
                     return Poll::Ready(Some(Err(BodyError::Placeholder)));
