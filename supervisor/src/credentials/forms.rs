@@ -168,7 +168,7 @@ fn set_length(head: &mut Parts, length: usize) {
 }
 
 /// A header value that is never indexed by HPACK, hidden from `Debug`, and wiped when the last of its copies goes.
-fn secret_value(scheme: &[u8], text: &[u8]) -> Result<HeaderValue, Fault> {
+pub(super) fn secret_value(scheme: &[u8], text: &[u8]) -> Result<HeaderValue, Fault> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(scheme.len() + text.len()));
     bytes.extend_from_slice(scheme);
     bytes.extend_from_slice(text);

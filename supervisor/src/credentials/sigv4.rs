@@ -5,11 +5,13 @@
 //! uploads pass as they come; other services want the hash, so their bodies are read first. A hash that the app sent is kept,
 //! since it says nothing about who signs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
 use aws_lc_rs::{digest, hmac};
+use http::header::GetAll;
 use http::request::Parts;
+use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use zeroize::Zeroizing;
 
@@ -60,14 +62,9 @@ pub(super) fn sign(
     // `2015-08-30T12:36:00Z` without what separates.
     let time: String =
         humantime::format_rfc3339_seconds(now).to_string().chars().filter(|letter| !"-:".contains(*letter)).collect();
-    let sensitive = |text: &[u8]| {
-        let mut value = HeaderValue::from_bytes(text).ok()?;
-        value.set_sensitive(true);
-        Some(value)
-    };
     head.headers.insert(DATE, HeaderValue::from_str(&time).ok()?);
     if let Some(session) = &keys.session {
-        head.headers.insert(TOKEN, sensitive(session)?);
+        head.headers.insert(TOKEN, fill::secret_value(b"", session).ok()?);
     }
     if is_s3(service) {
         head.headers.insert(CONTENT_HASH, HeaderValue::from_str(&payload.0).ok()?);
@@ -76,7 +73,7 @@ pub(super) fn sign(
     let (request, names) = canonical(head, payload, is_s3(service), is_signed);
     let signature = signature(&request, &time, &scope, keys, region, service)?;
     let text = format!("AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", keys.id);
-    head.headers.insert(header::AUTHORIZATION, sensitive(text.as_bytes())?);
+    head.headers.insert(header::AUTHORIZATION, fill::secret_value(b"", text.as_bytes()).ok()?);
     Some(())
 }
 
@@ -93,21 +90,57 @@ fn signature(request: &str, time: &str, scope: &str, keys: &Keys, region: &str, 
     Some(hex::encode(&*last))
 }
 
-/// The request as both sides write it down, and the names of the signed fields.
-fn canonical(head: &Parts, payload: &Payload, once: bool, is_signed: fn(&HeaderName) -> bool) -> (String, String) {
-    let mut fields = BTreeMap::new();
-    for name in head.headers.keys().filter(|name| is_signed(name)) {
-        let values: Vec<String> = head.headers.get_all(name).iter().map(trimmed).collect();
-        fields.insert(name.as_str(), values.join(","));
-    }
+/// The request as both sides write it down, and the names of the signed fields. The token of a session is one of them.
+fn canonical(
+    head: &Parts,
+    payload: &Payload,
+    once: bool,
+    is_signed: fn(&HeaderName) -> bool,
+) -> (Zeroizing<String>, String) {
+    let mut names: BTreeSet<&str> =
+        head.headers.keys().filter(|name| is_signed(name)).map(HeaderName::as_str).collect();
     // HTTP/2 names the host in the target instead.
-    if let Some(authority) = head.uri.authority() {
-        fields.entry(header::HOST.as_str()).or_insert_with(|| authority.to_string());
-    }
-    let names = fields.keys().copied().collect::<Vec<_>>().join(";");
-    let lines: String = fields.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
+    let authority = head.uri.authority().filter(|_| !names.contains(header::HOST.as_str()));
+    names.extend(authority.map(|_| header::HOST.as_str()));
     let (path, query) = (canonical_path(head.uri.path(), once), canonical_query(head.uri.query().unwrap_or_default()));
-    (format!("{}\n{path}\n{query}\n{lines}\n{names}\n{}", head.method, payload.0), names)
+    let listed = names.iter().copied().collect::<Vec<_>>().join(";");
+    // One allocation: a buffer that grows would leave copies of the token behind. A byte that is no text becomes three.
+    let fields: usize = head.headers.iter().map(|(name, value)| name.as_str().len() + 3 * value.len() + 2).sum();
+    let others = [head.method.as_str(), &path, &query, &listed, &payload.0, authority.map_or("", Authority::as_str)];
+    let room = fields + others.iter().map(|text| text.len() + 1).sum::<usize>() + header::HOST.as_str().len() + 8;
+    let mut text = Zeroizing::new(String::with_capacity(room));
+    for part in [head.method.as_str(), "\n", &path, "\n", &query, "\n"] {
+        text.push_str(part);
+    }
+    for name in names {
+        text.push_str(name);
+        text.push(':');
+        match authority.filter(|_| name == header::HOST.as_str()) {
+            Some(authority) => text.push_str(authority.as_str()),
+            None => push_values(head.headers.get_all(name), &mut text),
+        }
+        text.push('\n');
+    }
+    for part in ["\n", &listed, "\n", &payload.0] {
+        text.push_str(part);
+    }
+    debug_assert!(text.len() <= room, "it has grown");
+    (text, listed)
+}
+
+/// All values of a field, each without spaces at its ends and with one for many.
+fn push_values(values: GetAll<'_, HeaderValue>, text: &mut String) {
+    for (at, value) in values.iter().enumerate() {
+        if at > 0 {
+            text.push(',');
+        }
+        for (at, word) in String::from_utf8_lossy(value.as_bytes()).split_whitespace().enumerate() {
+            if at > 0 {
+                text.push(' ');
+            }
+            text.push_str(word);
+        }
+    }
 }
 
 fn canonical_path(path: &str, once: bool) -> String {
@@ -138,11 +171,6 @@ fn canonical_query(query: &str) -> String {
         })
         .collect();
     pairs.iter().map(|(name, value, _)| format!("{name}={value}")).collect::<Vec<_>>().join("&")
-}
-
-/// Without spaces at the ends, and with one for many.
-fn trimmed(value: &HeaderValue) -> String {
-    String::from_utf8_lossy(value.as_bytes()).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn is_signed(name: &HeaderName) -> bool {

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use serde::Deserialize;
-use zeroize::{Zeroize, Zeroizing};
+use serde::{Deserialize, Deserializer};
+use zeroize::Zeroizing;
 
 use crate::sys::SecretBytes;
 
@@ -51,15 +51,19 @@ pub(super) struct Keys {
 #[serde(deny_unknown_fields)]
 struct RawKeys {
     access_key_id: String,
-    secret_access_key: String,
-    session_token: Option<String>,
+    #[serde(deserialize_with = "wiped")]
+    secret_access_key: Zeroizing<String>,
+    #[serde(default, deserialize_with = "wiped_if_any")]
+    session_token: Option<Zeroizing<String>>,
 }
 
-impl Drop for RawKeys {
-    fn drop(&mut self) {
-        self.secret_access_key.zeroize();
-        self.session_token.zeroize();
-    }
+/// So that it is wiped as well where what comes after it is a mistake.
+fn wiped<'de, D: Deserializer<'de>>(from: D) -> Result<Zeroizing<String>, D::Error> {
+    String::deserialize(from).map(Zeroizing::new)
+}
+
+fn wiped_if_any<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Zeroizing<String>>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.map(Zeroizing::new))
 }
 
 impl Value {
@@ -111,15 +115,20 @@ impl PartialEq for Value {
 impl Keys {
     /// `None`: these are no keys.
     fn parse(text: &[u8]) -> Result<Option<Self>, ValueError> {
-        // The parser's error would quote what it found.
-        let Ok(raw) = serde_json::from_slice::<RawKeys>(text) else { return Ok(None) };
-        let parts = [Some(&raw.access_key_id), Some(&raw.secret_access_key), raw.session_token.as_ref()];
-        if parts.into_iter().flatten().any(|part| part.is_empty() || !is_plain(part.as_bytes())) {
+        // Anything else is no object, and the parser would make copies of it to say so.
+        if !text.trim_ascii_start().starts_with(b"{") {
             return Ok(None);
         }
-        let secret = |text: &String| SecretBytes::new(text.as_bytes()).map_err(ValueError::Memory);
+        // The parser's error would quote what it found.
+        let Ok(raw) = serde_json::from_slice::<RawKeys>(text) else { return Ok(None) };
+        let secrets = [Some(&raw.secret_access_key), raw.session_token.as_ref()];
+        let parts = secrets.into_iter().flatten().map(|secret| secret.as_str()).chain([raw.access_key_id.as_str()]);
+        if parts.into_iter().any(|part| part.is_empty() || !is_plain(part.as_bytes())) {
+            return Ok(None);
+        }
+        let secret = |text: &Zeroizing<String>| SecretBytes::new(text.as_bytes()).map_err(ValueError::Memory);
         Ok(Some(Self {
-            id: raw.access_key_id.clone(),
+            id: raw.access_key_id,
             secret: secret(&raw.secret_access_key)?,
             session: raw.session_token.as_ref().map(secret).transpose()?,
         }))
