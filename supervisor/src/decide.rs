@@ -56,8 +56,8 @@ impl Permit {
 
     /// The credential that goes with the call, and how it is injected.
     #[must_use]
-    pub fn credential(&self) -> Option<(&Held, &CredentialForm)> {
-        let held = self.credential.as_deref()?;
+    pub fn credential(&self) -> Option<(&Arc<Held>, &CredentialForm)> {
+        let held = self.credential.as_ref()?;
         Some((held, &self.policy.data().credentials.get(held.name())?.form))
     }
 

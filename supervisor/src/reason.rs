@@ -24,6 +24,8 @@ pub enum Reason {
     CredentialUnavailable,
     /// The call asks for a credential that it is not granted, or the pod may not use the one that the rule names.
     CredentialNotGranted,
+    /// A field of the answer says the secret that was put into the request.
+    CredentialEchoed,
     /// The policy changed and no longer allows it.
     PolicyRevoked,
     /// There is no active bundle.
@@ -138,6 +140,7 @@ impl Reason {
             Self::NeedsOpaqueGrant => "needs_opaque_grant",
             Self::CredentialUnavailable => "credential_unavailable",
             Self::CredentialNotGranted => "credential_not_granted",
+            Self::CredentialEchoed => "credential_echoed",
             Self::PolicyRevoked => "policy_revoked",
             Self::NoPolicy => "no_policy",
             Self::EngineError => "engine_error",
@@ -203,6 +206,7 @@ impl Reason {
             | Self::PolicyRevoked
             | Self::NameForbidden
             | Self::AddressForbidden => Public::Denied,
+            Self::CredentialEchoed => Public::Withheld,
             Self::AppTlsToWorkload => Public::UseHttp,
             Self::TokenMissing => Public::NoToken,
             Self::TokenInvalid => Public::BadToken,
@@ -276,6 +280,8 @@ pub enum Public {
     Unavailable,
     /// 502: the upstream failed.
     UpstreamFailed,
+    /// 502: the answer may not be shown to the app.
+    Withheld,
     /// 504: the upstream did not answer in time.
     UpstreamTimeout,
 }
@@ -291,7 +297,7 @@ impl Public {
             Self::Malformed | Self::EscapedSlash | Self::NoDestination | Self::NotCarried => 400,
             Self::TooSlow => 408,
             Self::Unavailable => 503,
-            Self::UpstreamFailed => 502,
+            Self::UpstreamFailed | Self::Withheld => 502,
             Self::UpstreamTimeout => 504,
         }
     }
@@ -305,7 +311,7 @@ impl Public {
             Self::Malformed | Self::EscapedSlash | Self::NoDestination => 3,
             Self::UpstreamTimeout | Self::TooSlow => 4,
             Self::Denied | Self::UseHttp => 7,
-            Self::NotCarried => 13,
+            Self::NotCarried | Self::Withheld => 13,
             Self::NoToken | Self::BadToken => 16,
             Self::Unavailable | Self::UpstreamFailed => 14,
         }
@@ -358,6 +364,9 @@ impl Public {
             Self::TooSlow => "the body of the request did not go on; send it faster",
             Self::Unavailable => "the call cannot be decided or served at the moment; try again",
             Self::UpstreamFailed => "the destination could not be reached or did not prove its identity",
+            Self::Withheld => {
+                "the destination's answer says what the supervisor sent to it, and may not be shown to an app"
+            }
             Self::UpstreamTimeout => "the destination did not answer in time",
         }
     }

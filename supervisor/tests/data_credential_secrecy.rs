@@ -4,11 +4,14 @@ mod credentials_support;
 mod data;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::sync::Arc;
 
 use credentials_support::{
-    ALL, AWS, BASIC, BEARER, FILLED, HEADER, QUERY, SESSION, ask, get, plan, post, put, requests, upstream,
+    ALL, AWS, BASIC, BEARER, FILLED, HEADER, QUERY, SESSION, address, ask, get, plan, post, put, requests, upstream,
 };
-use data::{Node, Plan, is, until};
+use data::{Node, Plan, Upstream, X, is, read_head, read_request, server_config, until};
+use rustls::{ServerConnection, StreamOwned};
 use serde_json::json;
 
 /// Values in every spelling in which they leave: as they are, escaped, in base64.
@@ -97,4 +100,77 @@ fn no_secret_is_in_a_log_a_record_or_an_answer_with_everything_turned_on() {
     for file in ["cmdline", "environ"] {
         search(file, &fs::read_to_string(format!("/proc/{}/{file}", node.pid)).unwrap_or_default());
     }
+}
+
+/// A destination that answers each request with what `answer` makes of it.
+fn answering(node: &Node, name: &str, answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Upstream {
+    let who = server_config(&data::issue(&node.web, &format!("spiffe://web/{name}"), &format!("{name}.test")));
+    let at = if name == "echo" { format!("{}:9443", node.ip(91)) } else { address(node, name) };
+    Upstream::start(&at, move |stream| {
+        let Ok(server) = ServerConnection::new(Arc::clone(&who)) else { return };
+        let mut stream = StreamOwned::new(server, stream);
+        while let Ok(request) = read_request(&mut stream) {
+            let _ = stream.write_all(answer(&request).as_bytes());
+        }
+    })
+}
+
+/// An answer that says the fields and the target of its request in fields of its own, as debugging endpoints do.
+fn echo(request: &str) -> String {
+    let target = request.split(' ').nth(1).unwrap_or_default();
+    let fields: String =
+        request.lines().skip(1).take_while(|line| !line.is_empty()).map(|line| format!("X-Got-{line}\r\n")).collect();
+    format!("HTTP/1.1 307 Temporary Redirect\r\nLocation: {target}\r\n{fields}Content-Length: 0\r\n\r\n")
+}
+
+// covers: D9o (T46)
+#[test]
+fn an_answer_whose_fields_say_the_secret_back_is_withheld_and_named() {
+    let node = Node::with(plan());
+    let _hosts = ALL.map(|(name, ..)| answering(&node, name, echo));
+    for (name, ..) in ALL {
+        let fields = if name == "filled" { "Authorization: Token nova_credential_filled\r\n" } else { "" };
+        let answer = ask(&node, &get(&format!("{name}.test"), "/v1/x", fields));
+        // What AWS gets is no secret, but for the token of a session.
+        let expected = if name == "aws" { 307 } else { 502 };
+        assert_eq!(answer.status, expected, "{name}: {answer:?}");
+        if expected == 502 {
+            search(name, &format!("{}{}", answer.head, answer.text()));
+            assert!(answer.text().contains("may not be shown to an app"), "{answer:?}");
+            let line = node.audited_once(|line| requests(line) && is(line, &[("credential", name)]));
+            assert!(
+                is(&line, &[("reason", "credential_echoed"), ("verdict", "error"), ("close", "credential_echoed")]),
+                "{line}"
+            );
+        }
+    }
+}
+
+// covers: D9o
+#[test]
+fn an_answer_to_a_call_without_a_credential_may_say_what_it_wants() {
+    let node = Node::with(plan());
+    let _host = answering(&node, "echo", echo);
+    let answer = ask(&node, &get("echo.test", "/v1/x", &format!("X-Own: {BEARER}\r\n")));
+    assert_eq!((answer.status, answer.header("x-got-x-own").as_deref()), (307, Some(BEARER)), "{answer:?}");
+}
+
+// covers: D9o
+#[test]
+fn trailers_that_say_the_secret_back_break_the_answer_off() {
+    let node = Node::with(plan());
+    let _host = answering(&node, "bearer", |request| {
+        let said = data::header(request, "authorization").unwrap_or_default();
+        format!(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-t\r\n\r\n1\r\na\r\n0\r\nx-t: {said}\r\n\r\n"
+        )
+    });
+    let mut link = node.proxy(X);
+    link.send(get("bearer.test", "/v1/x", "TE: trailers\r\n"));
+    assert!(read_head(&mut link).expect("a head").starts_with("HTTP/1.1 200"));
+    let mut rest = Vec::new();
+    let _ = link.read_to_end(&mut rest);
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(!rest.contains(BEARER) && !rest.contains("0\r\n\r\n"), "{rest}");
+    node.audited_once(|line| is(line, &[("credential", "bearer"), ("reason", "credential_echoed")]));
 }

@@ -172,6 +172,7 @@ fn title(public: Public) -> &'static str {
         Public::TooSlow => "too slow",
         Public::Unavailable => "unavailable",
         Public::UpstreamFailed => "destination failed",
+        Public::Withheld => "answer withheld",
         Public::UpstreamTimeout => "destination timed out",
     }
 }

@@ -1,6 +1,7 @@
 //! One HTTP exchange: the permitted request to the other side, its answer back.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -8,6 +9,7 @@ use hyper::body::Incoming;
 
 use crate::audit::Record;
 use crate::conn::body::{Forwarded, InFlight, Meter, ReplyBody, RequestBody};
+use crate::credentials::Held;
 use crate::dial::{HttpUpstream, Pool, PoolLease, SendFailure, send, switched};
 use crate::gate::{Limits, Refusal, check_answer};
 use crate::headers::{is_to_websocket, set_websocket, strip_response_headers};
@@ -27,6 +29,8 @@ pub struct Forward {
     pub room: Rc<Room>,
     /// What the connection is busy with.
     pub in_flight: Rc<InFlight>,
+    /// The secret that is in the request, and that no field of the answer may say.
+    pub secret: Option<Arc<Held>>,
 }
 
 /// What came of a request that asked to change the protocol.
@@ -93,6 +97,7 @@ struct Exchanged {
     record: Record,
     pool: Rc<Pool>,
     in_flight: Rc<InFlight>,
+    secret: Option<Arc<Held>>,
 }
 
 impl Exchanged {
@@ -105,7 +110,8 @@ impl Exchanged {
 
     fn answer(self, response: Response<Incoming>) -> Response<ReplyBody> {
         let lease = PoolLease::new(self.upstream, self.pool);
-        answer(response, |body| Forwarded::new(body, self.meter, self.record, lease, self.in_flight))
+        let forwarded = |body| Forwarded::new(body, self.meter, self.record, lease, self.in_flight);
+        answer(response, |body| forwarded(body).without(self.secret))
     }
 }
 
@@ -127,17 +133,20 @@ async fn exchange(
     wants: Wants,
     open: impl AsyncFn(&mut Record) -> Result<Stream, Reason>,
 ) -> Result<(Response<Incoming>, Exchanged), (Record, Reason)> {
-    let Forward { request, meter, pool, room, in_flight } = forward;
+    let Forward { request, meter, pool, room, in_flight, secret } = forward;
     in_flight.start();
     let answered = {
         let waiting = Waiting { record: &mut record, in_flight: &in_flight };
         answered(request, &meter, (&pool, &room), waiting.record, open).await
     };
-    let checked =
-        answered.and_then(|(response, upstream)| Ok((checked(response, wants, pool.limits(), &mut record)?, upstream)));
+    let checked = answered.and_then(|(response, upstream)| {
+        let response = checked(response, wants, pool.limits(), &mut record)?;
+        let says = secret.as_ref().is_some_and(|secret| secret.is_said_by(response.headers()));
+        if says { Err(Reason::CredentialEchoed) } else { Ok((response, upstream)) }
+    });
     meter.answered();
     match checked {
-        Ok((response, upstream)) => Ok((response, Exchanged { upstream, meter, record, pool, in_flight })),
+        Ok((response, upstream)) => Ok((response, Exchanged { upstream, meter, record, pool, in_flight, secret })),
         Err(reason) => {
             // Its body was given up here, so whatever the other side made of that is not its fault.
             let reason = match (meter.is_late(), meter.has_placeholder()) {

@@ -3,9 +3,10 @@
 //! ```text
 //! source (a folder) --> value::Value --> Held, in memory of its own --> forms::Injection --> the head of one request
 //! ```
-//! A value is looked at in `forms` and `sigv4` alone. It has no `Debug` and no `Display`, and no error of this module quotes any
+//! A value is looked at in `forms`, `sigv4` and `echo` alone. It has no `Debug` and no `Display`, and no error of this module quotes any
 //! part of a file. Which call gets which credential is decided in `decide`; nothing here grants anything.
 
+mod echo;
 mod fault;
 mod fill;
 mod folder;

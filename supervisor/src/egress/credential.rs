@@ -82,6 +82,11 @@ pub(super) async fn complete(
     Ok(Forward { request: Request::from_parts(head, body), ..forward })
 }
 
+/// What the answer must not say.
+pub(super) fn secret_of(permit: &Permit) -> Option<Arc<Held>> {
+    permit.credential().map(|(held, _)| Arc::clone(held))
+}
+
 fn injection(permit: &Permit) -> Option<Injection<'_>> {
     permit.credential().map(|(held, form)| Injection { held, form, now: SystemTime::now() })
 }

@@ -17,6 +17,9 @@ pub enum BodyError {
     /// A placeholder is in it, where none is replaced.
     #[error("the body holds the placeholder of a credential")]
     Placeholder,
+    /// Its trailers say the secret that was in the request.
+    #[error("the trailers say the credential of the request")]
+    Echo,
     /// Trailers that may not pass.
     #[error("the trailers are not fit to be passed on: {}", .refusal.as_str())]
     Refused {

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use super::{BodyError, Meter};
 use crate::audit::Record;
 use crate::conn::flow::{BodyRules, Flow};
+use crate::credentials::Held;
 use crate::gate::{Limits, check_trailers};
 use crate::headers::strip_trailers;
 use crate::reason::Reason;
@@ -92,6 +94,7 @@ pub struct Forwarded {
     flow: Flow,
     /// Its length is not told to whoever frames it.
     is_lengthless: bool,
+    secret: Option<Arc<Held>>,
 }
 
 impl Forwarded {
@@ -114,7 +117,15 @@ impl Forwarded {
             in_flight,
             flow,
             is_lengthless: false,
+            secret: None,
         }
+    }
+
+    /// The same, and it breaks off when its trailers say `secret`.
+    #[must_use]
+    pub fn without(mut self, secret: Option<Arc<Held>>) -> Self {
+        self.secret = secret;
+        self
     }
 
     fn is_over(&self) -> bool {
@@ -124,6 +135,7 @@ impl Forwarded {
     fn fail(&mut self, error: &BodyError) {
         let (reason, detail) = match (error, &self.lease) {
             (BodyError::Late, _) => (Reason::UpstreamTimeout, ""),
+            (BodyError::Echo, _) => (Reason::CredentialEchoed, ""),
             (BodyError::Refused { refusal, .. }, _) => (Reason::UpstreamMalformed, refusal.as_str()),
             (_, Some(lease)) => lease.broken(),
             (_, None) => (Reason::UpstreamClosed, ""),
@@ -140,11 +152,14 @@ impl Forwarded {
         let inner = &mut self.inner;
         let source = |cx: &mut Context<'_>| Pin::new(&mut *inner).poll_frame(cx).map_err(BodyError::Broken);
         let frame = ready!(self.flow.poll(cx, source, || BodyError::Late)).transpose();
-        let refusal = frame.as_ref().ok().and_then(|frame| {
+        let fault = frame.as_ref().ok().and_then(|frame| {
             let trailers = frame.as_ref()?.trailers_ref()?;
-            check_trailers(trailers, false, &Limits::default()).err()
+            if self.secret.as_ref().is_some_and(|secret| secret.is_said_by(trailers)) {
+                return Some(BodyError::Echo);
+            }
+            check_trailers(trailers, false, &Limits::default()).err().map(BodyError::refused)
         });
-        Poll::Ready(refusal.map_or(frame, |refusal| Err(BodyError::refused(refusal))).transpose())
+        Poll::Ready(fault.map_or(frame, Err).transpose())
     }
 
     fn finish(&mut self, close: Reason) {

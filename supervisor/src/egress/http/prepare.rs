@@ -80,9 +80,10 @@ impl Connection {
         let pool = self.guest.egress.dialer.pool(&permit, &self.guest.endpoint, speaks, self.bounds.answer_gate);
         let request = Request::from_parts(head, body);
         // A body that is read here is wanted, whatever the destination says.
-        let request =
-            if may_wait && matches!(todo, Body::Pass | Body::Watch) { asking_first(request) } else { request };
-        Ok((permit, Forward { request, meter, pool, room: Rc::clone(&self.room), in_flight: call.in_flight() }, todo))
+        let request = if may_wait && !todo.is_read_first() { asking_first(request) } else { request };
+        let (room, in_flight) = (Rc::clone(&self.room), call.in_flight());
+        let forward = Forward { request, meter, pool, room, in_flight, secret: credential::secret_of(&permit) };
+        Ok((permit, forward, todo))
     }
 
     /// The destination, from the one place that may name it.

@@ -85,6 +85,7 @@ impl Connection<'_> {
             pool: Rc::clone(&self.pool),
             room: Rc::clone(&self.room),
             in_flight: call.in_flight(),
+            secret: None,
         };
         Ok((permit, forward))
     }
