@@ -36,7 +36,8 @@ pub enum Kind {
     Unix = 4,
     /// Guest to host: kept open while the guest lives; the target is empty.
     Presence = 5,
-    /// Guest to host: asks for the CA that the guest shall trust; the target is empty. See [`crate::trust`].
+    /// Guest to host: asks for the CAs that the guest shall trust, and is kept open; the target is empty. See
+    /// [`crate::trust`].
     Trust = 6,
     /// Host to guest: a TCP port of the app; the target is the port in decimal.
     Tcp = 16,
