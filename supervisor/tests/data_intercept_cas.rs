@@ -81,7 +81,7 @@ fn a_guest_with_too_many_handshakes_is_refused_and_another_one_is_served_meanwhi
 // covers: D6k
 #[test]
 fn the_next_ca_signs_when_the_guest_has_it_and_the_old_one_is_about_to_end() {
-    let node = Node::with(with_lifetime("10s"));
+    let node = Node::with(with_lifetime("16s"));
     let _upstream = host(&node, LOOK);
     let mut guest = listen(&node, X);
     let first = installed(&mut guest);

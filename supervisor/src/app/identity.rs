@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use crate::config::{Config, IdentityConfig, InterceptionConfig};
-use crate::identity::{DevCa, DevSource, FilesSource, IdentitySource, PodCas, TrustDomain};
+use crate::identity::{DevCa, DevSource, Ending, FilesSource, IdentitySource, PodCas, TrustDomain};
 
 use super::AppError;
 use crate::state::endpoint::Endpoint;
@@ -22,15 +22,19 @@ pub(super) fn pod_cas(config: &InterceptionConfig) -> Result<PodCas, AppError> {
 pub(super) fn pod_ca_warnings(pod_cas: &PodCas, endpoints: &EndpointTable, now: SystemTime) -> Vec<String> {
     let time = |time| humantime::format_rfc3339_seconds(time).to_string();
     let warning = |endpoint: &Arc<Endpoint>| {
-        let (ca, next) = endpoint.pod_ca.ending(now)?;
+        let ending = endpoint.pod_ca.ending(now)?;
         let spec = endpoint.spec();
-        let ends =
-            format!("the CA that intercepts for {} ({}) ends at {}", spec.workload, spec.pod_uid, time(ca.not_after()));
-        Some(match next {
-            None => format!("{ends}, and its guest has not installed another: restart the pod"),
-            Some(next) => {
-                format!("{ends}: programs in it that started before {} must be restarted by then", time(next.made()))
+        let what = format!("the CA that intercepts for {} ({})", spec.workload, spec.pod_uid);
+        Some(match ending {
+            Ending::Over => format!("{what} is over, and its guest has not installed another: restart the pod"),
+            Ending::Last { ends } => {
+                format!("{what} ends at {}, and its guest has not installed another: restart the pod", time(ends))
             }
+            Ending::Followed { ends, by } => format!(
+                "{what} ends at {}: programs in it that started before {} must be restarted by then",
+                time(ends),
+                time(by)
+            ),
         })
     };
     // Below a root that stays there is always another.

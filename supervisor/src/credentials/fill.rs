@@ -2,8 +2,12 @@
 
 use std::fmt::Write as _;
 
+use bytes::Bytes;
+use http::HeaderValue;
 use nova_policy::data::BodyKind;
 use zeroize::Zeroizing;
+
+use super::fault::Fault;
 
 /// The value as it stands in a body of this kind.
 pub(super) fn in_body(kind: BodyKind, value: &[u8]) -> Zeroizing<Vec<u8>> {
@@ -12,6 +16,16 @@ pub(super) fn in_body(kind: BodyKind, value: &[u8]) -> Zeroizing<Vec<u8>> {
         BodyKind::Form => in_query(value),
         BodyKind::Json => in_json(value),
     }
+}
+
+/// A header value that is never indexed by HPACK, hidden from `Debug`, and wiped when the last of its copies goes.
+pub(super) fn secret_value(scheme: &[u8], text: &[u8]) -> Result<HeaderValue, Fault> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(scheme.len() + text.len()));
+    bytes.extend_from_slice(scheme);
+    bytes.extend_from_slice(text);
+    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(bytes)).map_err(|_| Fault::Form)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 /// Everything but the unreserved characters of RFC 3986 is escaped.

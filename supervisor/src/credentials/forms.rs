@@ -91,11 +91,13 @@ impl Injection<'_> {
         match self.form {
             CredentialForm::Header { header } => {
                 let name = HeaderName::from_bytes(header.as_bytes()).map_err(|_| Fault::Form)?;
-                replace_field(head, name, || secret_value(b"", text))
+                replace_field(head, name, || fill::secret_value(b"", text))
             }
-            CredentialForm::Bearer => replace_field(head, header::AUTHORIZATION, || secret_value(b"Bearer ", text)),
+            CredentialForm::Bearer => {
+                replace_field(head, header::AUTHORIZATION, || fill::secret_value(b"Bearer ", text))
+            }
             CredentialForm::Basic => replace_field(head, header::AUTHORIZATION, || {
-                secret_value(b"Basic ", Zeroizing::new(STANDARD.encode(text)).as_bytes())
+                fill::secret_value(b"Basic ", Zeroizing::new(STANDARD.encode(text)).as_bytes())
             }),
             CredentialForm::Query { parameter } => replace_parameter(head, parameter, text),
             CredentialForm::Placeholder(places) => places::fill(head, places, self.held.name(), text),
@@ -165,16 +167,6 @@ fn set_length(head: &mut Parts, length: usize) {
     if length > 0 || head.headers.contains_key(header::CONTENT_LENGTH) {
         head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
-}
-
-/// A header value that is never indexed by HPACK, hidden from `Debug`, and wiped when the last of its copies goes.
-pub(super) fn secret_value(scheme: &[u8], text: &[u8]) -> Result<HeaderValue, Fault> {
-    let mut bytes = Zeroizing::new(Vec::with_capacity(scheme.len() + text.len()));
-    bytes.extend_from_slice(scheme);
-    bytes.extend_from_slice(text);
-    let mut value = HeaderValue::from_maybe_shared(Bytes::from_owner(bytes)).map_err(|_| Fault::Form)?;
-    value.set_sensitive(true);
-    Ok(value)
 }
 
 fn replace_parameter(head: &mut Parts, parameter: &str, text: &[u8]) -> Result<Body, Fault> {

@@ -38,7 +38,7 @@ pub use self::error::IdentityError;
 pub use self::files::FilesSource;
 pub use self::leaf::{LeafError, Names, common_name, not_after};
 pub use self::peer::{PeerIdentity, Usage, identify};
-pub use self::pod_ca::{PodCa, PodCaCell, PodCas, PodLeaf, Told};
+pub use self::pod_ca::{Ending, PodCa, PodCaCell, PodCas, PodLeaf, Told};
 pub use self::refusal::IdentifyError;
 pub use self::svid::Svid;
 pub use self::trust::{Federated, RootSet, TrustBundles, TrustDomain};

@@ -26,7 +26,7 @@ use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
 use self::above::Above;
-pub use self::cell::{PodCaCell, Told};
+pub use self::cell::{Ending, PodCaCell, Told};
 use self::params::{bases, ca_params, is_below_any, leaf_params};
 use super::signing::EcKey;
 use super::{IdentityError, pem};

@@ -155,7 +155,7 @@ fn a_running_guest_gets_the_next_ca_and_whatever_starts_in_it_is_served_all_the_
     if installed("curl").is_none() || installed("openssl").is_none() {
         return;
     }
-    let guest = process::Guest::start("[interception]\nlifetime = \"12s\"\n");
+    let guest = process::Guest::start("[interception]\nlifetime = \"20s\"\n");
     let with_reader = installed("python3").is_some();
     if with_reader {
         guest.start_reader();

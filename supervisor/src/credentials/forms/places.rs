@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use nova_policy::data::{BodyKind, Places};
 use zeroize::Zeroizing;
 
-use super::{Body, holds_placeholder, is_parameter, secret_value, set_target};
+use super::{Body, holds_placeholder, is_parameter, set_target};
 use crate::credentials::fault::Fault;
 use crate::credentials::{fill as write, placeholder};
 
@@ -52,10 +52,10 @@ fn fill_field(field: &HeaderName, value: HeaderValue, name: &str, text: &[u8]) -
     if let Some(decoded) = placeholder::basic(field, &value)
         && let Some(filled) = placeholder::replaced(&decoded, name, text)?
     {
-        return secret_value(b"Basic ", Zeroizing::new(STANDARD.encode(&*filled)).as_bytes());
+        return write::secret_value(b"Basic ", Zeroizing::new(STANDARD.encode(&*filled)).as_bytes());
     }
     let filled = placeholder::replaced(value.as_bytes(), name, text)?;
-    filled.map_or(Ok(value), |filled| secret_value(b"", &filled))
+    filled.map_or(Ok(value), |filled| write::secret_value(b"", &filled))
 }
 
 /// What of a query keeps its text, and the whole with the value in it, if it has a place there.

@@ -35,6 +35,25 @@ struct Held {
     installed: bool,
 }
 
+/// What ends of that which signs for an endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// All that the guest has confirmed is over.
+    Over,
+    /// The guest has no other.
+    Last {
+        /// Its end.
+        ends: SystemTime,
+    },
+    /// The guest has the next one: what has started since trusts both.
+    Followed {
+        /// Its end.
+        ends: SystemTime,
+        /// When the next one was made.
+        by: SystemTime,
+    },
+}
+
 /// What a guest is told to trust.
 pub struct Told {
     pem: String,
@@ -132,13 +151,14 @@ impl PodCaCell {
         held.iter().map(|held| held.ca.not_after()).chain(renew).min()
     }
 
-    /// The CA that signs although its end is near, and the installed one that comes after it.
+    /// What ends, if anything does soon or has.
     #[must_use]
-    pub fn ending(&self, now: SystemTime) -> Option<(Arc<PodCa>, Option<Arc<PodCa>>)> {
+    pub fn ending(&self, now: SystemTime) -> Option<Ending> {
         let held = self.held.load();
-        let mut installed = held.iter().filter(|held| held.installed).map(|held| Arc::clone(&held.ca));
-        let oldest = installed.next().filter(|ca| ca.ends_soon(now))?;
-        Some((oldest, installed.next()))
+        let mut installed = held.iter().filter(|held| held.installed && !held.ca.is_over(now)).map(|held| &held.ca);
+        let Some(oldest) = installed.next() else { return (!held.is_empty()).then_some(Ending::Over) };
+        let ends = oldest.ends_soon(now).then(|| oldest.not_after())?;
+        Some(installed.next().map_or(Ending::Last { ends }, |next| Ending::Followed { ends, by: next.made() }))
     }
 
     /// Takes the CAs away, and their keys with them once no handshake holds them.

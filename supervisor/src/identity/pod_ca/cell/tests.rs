@@ -112,9 +112,12 @@ fn however_often_names_come_there_are_few_cas_and_the_oldest_stays() {
 fn the_operator_hears_of_an_end_and_of_what_comes_after_it() {
     let guest = Guest::new();
     let at = |after: Duration| guest.cell.ending(guest.start + after);
-    assert!(at(LIFE / 2).is_none());
+    assert_eq!(at(LIFE / 2), None);
     let told = guest.ask(LIFE / 2, &["api.test"]);
-    assert!(at(LIFE - HOUR).is_some_and(|(_, next)| next.is_none()), "an unconfirmed one comes after nothing");
+    let ends = guest.start + LIFE;
+    assert_eq!(at(LIFE - HOUR), Some(Ending::Last { ends }), "an unconfirmed one comes after nothing");
+    assert_eq!(at(LIFE), Some(Ending::Over));
     guest.cell.confirm(&told);
-    assert!(at(LIFE - HOUR).is_some_and(|(_, next)| next.is_some()));
+    assert_eq!(at(LIFE - HOUR), Some(Ending::Followed { ends, by: guest.start + LIFE / 2 }));
+    assert_eq!(at(LIFE), None);
 }
