@@ -16,9 +16,9 @@ use tokio::task::LocalSet;
 use crate::guestlink::GuestSocket;
 use crate::net::listen::BACKLOG as LISTEN_BACKLOG;
 use crate::net::pressure::{Pressure, Trouble};
-use crate::state::endpoint::{Accepting, Endpoint, PortSpec, Stage};
+use crate::state::endpoint::{Accepting, Endpoint, OnTheWay, PortSpec, Slot, Stage};
 
-/// Jobs on the way to one thread. A full queue means the thread is stuck; what does not fit is closed.
+/// Jobs on the way to one thread, a few of each endpoint. A full queue means the thread is stuck; what does not fit is closed.
 const QUEUE: usize = 4096;
 /// How long a thread may take to stop.
 const STOP_DEADLINE: Duration = Duration::from_secs(2);
@@ -28,9 +28,15 @@ const TICK: Duration = Duration::from_millis(100);
 /// What a thread does with connections. Made on the thread, never leaves it.
 pub trait Service: 'static {
     /// Somebody connected to a port of a workload.
-    fn tcp(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, stream: TcpStream, from: SocketAddr);
-    /// A guest connected.
-    fn guest(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream);
+    fn tcp(
+        self: Rc<Self>,
+        endpoint: Arc<Endpoint>,
+        port: Arc<PortSpec>,
+        stream: TcpStream,
+        from: SocketAddr,
+    ) -> impl Future<Output = ()> + 'static;
+    /// A guest connected; it waits for so long before it is served.
+    fn guest(self: Rc<Self>, slot: Slot, turn: Duration, stream: UnixStream) -> impl Future<Output = ()> + 'static;
     /// Called every 100 ms.
     fn tick(&self);
     /// Called once, after everything that ran on the thread was dropped.
@@ -47,9 +53,21 @@ struct Port {
     accepting: Accepting,
 }
 
+/// A connection of a guest that has its place under the caps.
+pub struct GuestArrival {
+    /// Its place.
+    pub slot: Slot,
+    /// How long it waits for its turn under the endpoint's rate.
+    pub turn: Duration,
+    /// Its place among those that have no task yet.
+    pub way: OnTheWay,
+    /// What it says.
+    pub stream: GuestSocket,
+}
+
 enum Job {
     Listen { port: Port, socket: StdTcpListener },
-    Guest { endpoint: Arc<Endpoint>, stream: GuestSocket },
+    Guest(GuestArrival),
     Stop(std::sync::mpsc::SyncSender<()>),
 }
 
@@ -121,9 +139,9 @@ impl Workers {
     /// Gives a guest's connection to the next thread in turn; false when that thread is so far behind that the connection
     /// was closed instead.
     #[must_use]
-    pub fn guest_stream(&self, endpoint: &Arc<Endpoint>, stream: GuestSocket) -> bool {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
-        self.threads[turn].try_send(Job::Guest { endpoint: Arc::clone(endpoint), stream }).is_ok()
+    pub fn guest(&self, arrival: GuestArrival) -> bool {
+        let thread = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
+        self.threads[thread].try_send(Job::Guest(arrival)).is_ok()
     }
 
     /// Ends the threads: what still runs on them is dropped, so that its records are written before the process ends.
@@ -184,9 +202,9 @@ fn start<S: Service>(service: &Rc<S>, job: Job) {
             Ok(listener) => drop(tokio::task::spawn_local(accept(Rc::clone(service), port, listener))),
             Err(error) => tracing::error!(%error, port = %port.spec.name, "a listener cannot be registered"),
         },
-        Job::Guest { endpoint, stream } => {
+        Job::Guest(GuestArrival { slot, turn, way, stream }) => {
             if let Ok(stream) = UnixStream::from_std(stream) {
-                Rc::clone(service).guest(endpoint, stream);
+                tokio::task::spawn_local(way.arrive(Rc::clone(service).guest(slot, turn, stream)));
             }
         }
         // Ends the thread instead of starting something on it: see `run`.
@@ -196,27 +214,32 @@ fn start<S: Service>(service: &Rc<S>, job: Job) {
 
 async fn accept<S: Service>(service: Rc<S>, port: Port, listener: TcpListener) {
     let Port { endpoint, spec, mut closed, mut trouble, accepting } = port;
-    let serve = |(stream, from)| Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&spec), stream, from);
+    let serve = |way: OnTheWay, (stream, from)| {
+        let task = Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&spec), stream, from);
+        tokio::task::spawn_local(way.arrive(task));
+    };
     let mut stage = endpoint.watch_stage();
     let mut waiting = None;
     loop {
         let draining = stage.wait_for(|stage| *stage >= Stage::Draining);
         let closing = closed.wait_for(|closed| *closed);
-        tokio::select! {
+        let way = tokio::select! {
             biased;
             // Before the next connection: somebody who connects without a pause must not keep the port open.
             _ = draining => break,
             _ = closing => break,
-            () = next(&listener, &endpoint, &mut trouble, &mut waiting) => {}
+            way = next(&listener, &endpoint, &mut trouble, &mut waiting) => way,
+        };
+        if let Some(accepted) = waiting.take() {
+            serve(way, accepted);
         }
-        waiting.take().map(serve);
     }
-    waiting.take().map(serve);
     // What the kernel had accepted before we close would be reset: serve it, up to what its queue can hold. Outside of the
     // task's budget, which would call the queue empty too early.
-    for _ in 0..LISTEN_BACKLOG {
-        let Some(Ok(accepted)) = tokio::task::coop::unconstrained(listener.accept()).now_or_never() else { break };
-        serve(accepted);
+    for _ in 0..=LISTEN_BACKLOG {
+        let queued = || tokio::task::coop::unconstrained(listener.accept()).now_or_never().and_then(Result::ok);
+        let Some(accepted) = waiting.take().or_else(queued) else { break };
+        serve(endpoint.on_the_way().await, accepted);
     }
     // Their tasks have begun, and so are counted, before this one has its turn again.
     tokio::task::yield_now().await;
@@ -224,16 +247,17 @@ async fn accept<S: Service>(service: Rc<S>, port: Port, listener: TcpListener) {
 }
 
 /// Puts the next connection into `waiting`, and returns when it is its turn. Connections that come faster than the endpoint's
-/// rate stay in the kernel's queue meanwhile: they are late, not lost, and cost no descriptor.
+/// rate, or than they are served, stay in the kernel's queue meanwhile: they are late, not lost, and cost no descriptor.
 async fn next(
     listener: &TcpListener,
     endpoint: &Endpoint,
     trouble: &mut Trouble,
     waiting: &mut Option<(TcpStream, SocketAddr)>,
-) {
+) -> OnTheWay {
     *waiting = Some(trouble.next("callers", || listener.accept()).await);
     let turn = endpoint.arrive();
     if !turn.is_zero() {
         tokio::time::sleep(turn).await;
     }
+    endpoint.on_the_way().await
 }

@@ -125,13 +125,43 @@ fn a_guests_connections_far_above_its_rate_are_refused() {
         "boot_token: 00000000000000000000000000000011\n    limits: {connections_per_second: 1}",
     );
     let node = Node::with(Plan { endpoints, ..plan });
-    // Now, in a second, and later than anybody waits. The presence connection of a guest is not counted.
-    let _presence = node.guest(data::X).dial(5, data::token(data::X), "");
+    // The presence connection of a guest gives its turn back.
+    let presence: Vec<_> = (1..=5)
+        .map(|n| {
+            let link = node.guest(data::X).dial(5, data::token(data::X), "");
+            until("it is there", || node.open("x") == n);
+            link
+        })
+        .collect();
+    until("the last one was heard as well", || node.ask(&serde_json::json!({"op": "ready"})).is_some());
+    // Now, in a second, and later than anybody waits.
     let links = [node.proxy(data::X), node.proxy(data::X), node.proxy(data::X)];
     let refused = node.audited_once(|line| is(line, &[("reason", "limit_rate")]));
     assert!(is(&refused, &[("kind", "connection"), ("direction", "egress"), ("verdict", "deny")]), "{refused}");
-    until("the others are open", || node.open("x") == 3);
-    drop(links);
+    until("the others are open", || node.open("x") == 7);
+    drop((presence, links));
+}
+
+// covers: C9b, D17a
+#[test]
+fn a_guests_connections_are_counted_before_they_say_anything() {
+    let plan = Plan::default();
+    let endpoints = plan.endpoints.replace(
+        "boot_token: 00000000000000000000000000000011",
+        "boot_token: 00000000000000000000000000000011\n    limits: {max_connections: 4, connections_per_second: 1}",
+    );
+    let node = Node::with(Plan { endpoints, ..plan });
+    let closed_at_once = |mut stream: std::os::unix::net::UnixStream| {
+        let began = Instant::now();
+        assert!(matches!(stream.read(&mut [0; 8]), Ok(0) | Err(_)));
+        // Long before the deadline of a hello.
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    };
+    let silent: Vec<_> = (0..2).map(|_| node.guest(data::X).connect()).collect();
+    until("two are counted", || node.open("x") == 2);
+    closed_at_once(node.guest(data::X).connect());
+    node.audited_once(|line| is(line, &[("kind", "connection"), ("workload", "x"), ("reason", "limit_rate")]));
+    drop(silent);
 }
 
 /// Sends `bytes` to the raw port, and reads the same from there; how long both took.

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
 
@@ -20,7 +21,7 @@ use crate::identity::PodCas;
 use crate::ingress::{Ingress, KnownBy};
 use crate::net::guard::AddressGuard;
 use crate::net::resolve::Resolver;
-use crate::state::endpoint::{Endpoint, PortSpec};
+use crate::state::endpoint::{Endpoint, PortSpec, Slot};
 use crate::state::policy::PolicyCell;
 use crate::state::table::EndpointTable;
 
@@ -76,12 +77,18 @@ impl DataService {
 }
 
 impl Service for DataService {
-    fn tcp(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, stream: TcpStream, from: SocketAddr) {
-        tokio::task::spawn_local(Rc::clone(&self.ingress).serve(endpoint, port, stream, from));
+    fn tcp(
+        self: Rc<Self>,
+        endpoint: Arc<Endpoint>,
+        port: Arc<PortSpec>,
+        stream: TcpStream,
+        from: SocketAddr,
+    ) -> impl Future<Output = ()> + 'static {
+        Rc::clone(&self.ingress).serve(endpoint, port, stream, from)
     }
 
-    fn guest(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream) {
-        tokio::task::spawn_local(Rc::clone(&self.egress).serve(endpoint, stream));
+    fn guest(self: Rc<Self>, slot: Slot, turn: Duration, stream: UnixStream) -> impl Future<Output = ()> + 'static {
+        Rc::clone(&self.egress).serve(slot, turn, stream)
     }
 
     fn tick(&self) {

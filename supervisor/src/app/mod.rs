@@ -7,6 +7,7 @@
 
 mod data;
 mod follow;
+mod guests;
 mod identity;
 mod plane;
 mod trust;

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use socket2::Socket;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 
+use super::guests::{self, ByCid, Door, HybridGuest, VsockGuest};
 use crate::accept::Workers;
-use crate::audit::{AuditSink, Kind, Record};
+use crate::audit::AuditSink;
 use crate::control::DataPlane;
 use crate::dial;
-use crate::guestlink::{self, Accepted, GuestSocket, LinkPorts, Listener, VsockListener};
+use crate::guestlink::{self, LinkPorts, Listener, VsockListener};
 use crate::net::listen;
 use crate::reason::Reason;
 use crate::state::endpoint::{Backend, Endpoint, PortSpec};
@@ -35,7 +34,7 @@ pub(super) struct Plane {
     certificates: Arc<Certificates>,
     host_port: u32,
     guests: tokio::runtime::Handle,
-    by_cid: Arc<Mutex<HashMap<u32, Arc<Endpoint>>>>,
+    by_cid: Arc<ByCid>,
     open_ports: Mutex<HashMap<PortKey, watch::Sender<bool>>>,
 }
 
@@ -55,18 +54,8 @@ impl Plane {
     pub(super) fn listen_vsock(&self) -> io::Result<()> {
         let _context = self.guests.enter();
         let listener = VsockListener::bind(self.host_port)?;
-        let (workers, by_cid, audit) = (self.workers.clone(), Arc::clone(&self.by_cid), Arc::clone(&self.audit));
-        let mut trouble = workers.pressure().accept_loop();
-        self.guests.spawn(async move {
-            loop {
-                let (cid, stream) = trouble.next("vsock guests", || listener.accept()).await;
-                // A CID that belongs to no endpoint is nobody: the connection is dropped.
-                let endpoint = lock(&by_cid).get(&cid).cloned();
-                if let Some(endpoint) = endpoint {
-                    hand_over(&workers, &endpoint, stream, &audit);
-                }
-            }
-        });
+        let trouble = self.workers.pressure().accept_loop();
+        self.guests.spawn(guests::accept_vsock(listener, Arc::clone(&self.by_cid), trouble));
         Ok(())
     }
 }
@@ -99,18 +88,13 @@ impl DataPlane for Plane {
 
     fn accept_guest(&self, endpoint: &Arc<Endpoint>) -> io::Result<Box<dyn Send>> {
         let spec = endpoint.spec();
+        let door = Door::new(&self.workers, endpoint, &self.audit);
+        let _context = self.guests.enter();
         match &spec.backend {
-            Backend::Vsock { cid } => {
-                lock(&self.by_cid).insert(*cid, Arc::clone(endpoint));
-                Ok(Box::new(VsockGuest { cid: *cid, by_cid: Arc::clone(&self.by_cid), endpoint: Arc::clone(endpoint) }))
-            }
+            Backend::Vsock { cid } => Ok(Box::new(VsockGuest::enter(&self.by_cid, *cid, door))),
             Backend::Hybrid { file, vmm_uid, .. } => {
-                let _context = self.guests.enter();
                 let path = self.links.root.join(spec.pod_uid.as_str()).join(file);
-                let listener = Listener::bind(&path, self.host_port, *vmm_uid)?;
-                let socket = listener.path().to_owned();
-                let accepting = accept(listener, self.workers.clone(), Arc::clone(endpoint), Arc::clone(&self.audit));
-                Ok(Box::new(HybridGuest { socket, accepting: self.guests.spawn(accepting).abort_handle() }))
+                Ok(Box::new(HybridGuest::listen(Listener::bind(&path, self.host_port, *vmm_uid)?, door)))
             }
         }
     }
@@ -123,54 +107,6 @@ impl DataPlane for Plane {
     fn is_gone(&self, endpoint: &Arc<Endpoint>) -> BoxFuture<'static, bool> {
         let (links, spec) = (self.links.clone(), endpoint.spec());
         async move { guestlink::is_gone(&links, &spec).await }.boxed()
-    }
-}
-
-/// Removes the socket and stops the acceptor.
-struct HybridGuest {
-    socket: PathBuf,
-    accepting: AbortHandle,
-}
-
-impl Drop for HybridGuest {
-    fn drop(&mut self) {
-        // Here and not when the task has ended, which is later: by then the path may be the next generation's.
-        let _ = std::fs::remove_file(&self.socket);
-        self.accepting.abort();
-    }
-}
-
-/// Takes the CID out of the table, unless a newer endpoint has it by now.
-struct VsockGuest {
-    cid: u32,
-    by_cid: Arc<Mutex<HashMap<u32, Arc<Endpoint>>>>,
-    endpoint: Arc<Endpoint>,
-}
-
-impl Drop for VsockGuest {
-    fn drop(&mut self) {
-        let mut by_cid = lock(&self.by_cid);
-        if by_cid.get(&self.cid).is_some_and(|now| Arc::ptr_eq(now, &self.endpoint)) {
-            by_cid.remove(&self.cid);
-        }
-    }
-}
-
-async fn accept(listener: Listener, workers: Workers, endpoint: Arc<Endpoint>, audit: Arc<AuditSink>) {
-    let mut trouble = workers.pressure().accept_loop();
-    loop {
-        match trouble.next("a guest", || listener.accept()).await {
-            Accepted::Guest(stream) => hand_over(&workers, &endpoint, stream, &audit),
-            Accepted::WrongPeer => {
-                Record::open(&audit, Kind::Connection, "egress", &endpoint.spec()).deny(Reason::WrongPeer);
-            }
-        }
-    }
-}
-
-fn hand_over(workers: &Workers, endpoint: &Arc<Endpoint>, stream: GuestSocket, audit: &Arc<AuditSink>) {
-    if !workers.guest_stream(endpoint, stream) {
-        Record::open(audit, Kind::Connection, "egress", &endpoint.spec()).deny(Reason::LimitConnections);
     }
 }
 

@@ -49,22 +49,31 @@ impl Accepted {
         endpoint: &Arc<Endpoint>,
         sink: &Arc<AuditSink>,
         direction: &'static str,
-        from: Option<SocketAddr>,
+        from: SocketAddr,
     ) -> Option<Self> {
+        match endpoint.take_connection() {
+            Ok(slot) => {
+                let mut accepted = Self::counted(slot, sink, direction);
+                accepted.record.src(from);
+                Some(accepted)
+            }
+            Err(none) => {
+                let mut record = Record::open(sink, Kind::Connection, direction, &endpoint.spec());
+                record.src(from);
+                record.deny(none.into());
+                None
+            }
+        }
+    }
+
+    /// A connection that has its place already.
+    #[must_use]
+    pub fn counted(slot: Slot, sink: &Arc<AuditSink>, direction: &'static str) -> Self {
+        let endpoint = Arc::clone(slot.endpoint());
         // A copy: every request of the connection counts in its handles, which must not be a count that threads share.
         let spec = Arc::new(EndpointSpec::clone(&endpoint.spec()));
-        let mut record = Record::open(sink, Kind::Connection, direction, &spec);
-        if let Some(from) = from {
-            record.src(from);
-        }
-        let slot = match endpoint.take_connection() {
-            Ok(slot) => slot,
-            Err(none) => {
-                record.deny(none.into());
-                return None;
-            }
-        };
-        Some(Self { endpoint: Arc::clone(endpoint), spec, record, slot })
+        let record = Record::open(sink, Kind::Connection, direction, &spec);
+        Self { endpoint, spec, record, slot }
     }
 
     /// The next stage: now it is known who calls.

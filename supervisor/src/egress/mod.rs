@@ -41,15 +41,12 @@ use crate::guestlink::{self, HelloFailure};
 use crate::identity::PodCas;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
-use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
+use crate::state::endpoint::{Endpoint, EndpointSpec, Slot, Stage};
 use crate::state::policy::PolicyCell;
 use crate::tls::Leaves;
 
 /// A proxy connection on which the app says nothing for this long is closed.
 const FIRST_BYTE: Duration = Duration::from_secs(60);
-
-/// How long a connection of a guest may wait for its turn when they come faster than the endpoint's rate.
-const LONGEST_TURN: Duration = Duration::from_secs(1);
 
 /// Says that a guest is gone: its pod and generation.
 pub type PresenceLost = mpsc::UnboundedSender<(PodUid, u64)>;
@@ -94,19 +91,20 @@ impl Egress {
         Self { decider, dialer, audit, policy, registry, presence_lost, pod_cas, leaves: Leaves::default() }
     }
 
-    /// Serves one guest connection, from accept to close. What has no cut of its own (a hello, a dial) ends with the
-    /// endpoint as well.
-    pub async fn serve(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream) {
-        let gone = endpoint.clone();
+    /// Serves one guest connection that has its place, from accept to close; `turn` is how long it waits under the endpoint's
+    /// rate. What has no cut of its own (a hello, a dial) ends with the endpoint as well.
+    pub async fn serve(self: Rc<Self>, slot: Slot, turn: Duration, stream: UnixStream) {
+        let gone = Arc::clone(slot.endpoint());
         tokio::select! {
             biased;
-            () = self.carry(endpoint, stream) => {}
+            () = self.carry(slot, turn, stream) => {}
             () = until_overdue(&gone) => {}
         }
     }
 
-    async fn carry(self: Rc<Self>, endpoint: Arc<Endpoint>, stream: UnixStream) {
-        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "egress", None) else { return };
+    async fn carry(self: Rc<Self>, slot: Slot, turn: Duration, stream: UnixStream) {
+        let mut accepted = Accepted::counted(slot, &self.audit, "egress");
+        let endpoint = Arc::clone(&accepted.endpoint);
         if !(Stage::EgressOnly..Stage::Closed).contains(&endpoint.stage()) {
             return accepted.record.deny(Reason::EndpointNotReady);
         }
@@ -119,11 +117,10 @@ impl Egress {
                 });
             }
         };
-        if hello.kind != HelloKind::Presence {
-            // Whoever accepts for guests must not wait, so the wait is here, and a connection that cannot have its turn goes.
-            let Some(turn) = endpoint.arrive_within(LONGEST_TURN) else {
-                return accepted.record.deny(Reason::LimitRate);
-            };
+        // Not before the hello: presence waits for no turn.
+        if hello.kind == HelloKind::Presence {
+            endpoint.uncount_arrival();
+        } else if !turn.is_zero() {
             tokio::time::sleep(turn).await;
         }
         accepted.record.verdict(Verdict::Allow, Reason::Connect, "", "");

@@ -1,5 +1,5 @@
-//! Accepts what guests dial. An acceptor never waits on anything but the next connection: a full backlog would stall every
-//! stream of a VM on hybrid links.
+//! Accepts what guests dial. An acceptor waits for nothing but the next connection and, moments, for those before it to be
+//! taken up: a full backlog stalls every stream of a VM on hybrid links, so only a guest that floods its own fills it.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

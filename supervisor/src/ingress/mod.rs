@@ -89,7 +89,7 @@ impl Ingress {
     }
 
     async fn carry(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, tcp: TcpStream, from: SocketAddr) {
-        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "ingress", Some(from)) else {
+        let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "ingress", from) else {
             return Stream::Tcp(tcp).abort().await;
         };
         accepted.record.dest(port.name.as_str(), port.port);

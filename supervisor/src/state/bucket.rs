@@ -33,9 +33,17 @@ impl Bucket {
         self.take_at(self.now(), amount, rate, nanos(longest))
     }
 
+    /// What was taken is not used.
+    pub(super) fn give_back(&self, amount: u64, rate: u64) {
+        let cost = cost(amount, rate);
+        // Nothing else fails it, and what is less than nothing counts as nothing at the next take.
+        let _ = self
+            .full_at
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |full_at| Some(full_at.saturating_sub(cost)));
+    }
+
     fn take_at(&self, now: u64, amount: u64, rate: u64, longest: u64) -> Option<Duration> {
-        let cost = u128::from(amount) * u128::from(SECOND) / u128::from(rate.max(1));
-        let cost = u64::try_from(cost).unwrap_or(u64::MAX);
+        let cost = cost(amount, rate);
         let mut full_at = self.full_at.load(Ordering::Relaxed);
         loop {
             let next = full_at.max(now).saturating_add(cost);
@@ -53,6 +61,11 @@ impl Bucket {
     fn now(&self) -> u64 {
         nanos(self.origin.elapsed())
     }
+}
+
+fn cost(amount: u64, rate: u64) -> u64 {
+    let cost = u128::from(amount) * u128::from(SECOND) / u128::from(rate.max(1));
+    u64::try_from(cost).unwrap_or(u64::MAX)
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -96,6 +109,16 @@ mod tests {
         assert_eq!(bucket.take_at(0, 10, 10, 0), Some(NONE));
         assert_eq!(bucket.take_at(0, 1, 10, 99_999_999), None);
         assert_eq!(bucket.take_at(0, 1, 10, 100_000_000), Some(Duration::from_millis(100)));
+    }
+
+    // covers: C9b
+    #[test]
+    fn what_is_given_back_can_be_taken_again() {
+        let bucket = Bucket::default();
+        assert_eq!(bucket.take_at(0, 10, 10, 0), Some(NONE));
+        bucket.give_back(1, 10);
+        assert_eq!(bucket.take_at(0, 1, 10, 0), Some(NONE));
+        assert_eq!(bucket.take_at(0, 1, 10, 0), None);
     }
 
     // covers: C9b

@@ -12,6 +12,8 @@ pub use nova_policy::workloads::PortTls;
 use tokio::sync::{Semaphore, watch};
 
 pub use self::spec::{Backend, DependencySpec, EndpointSpec, HealthCheck, PortMode, PortSpec, Protocol, Target};
+use super::arrival::Arrivals;
+pub use super::arrival::OnTheWay;
 use super::bucket::Bucket;
 use super::budget::{Budget, Place, Share};
 use super::destinations::Destinations;
@@ -54,7 +56,7 @@ pub struct Endpoint {
     handshakes: Arc<Handshakes>,
     interceptions: Arc<Handshakes>,
     echoes: Arc<Echoes>,
-    arrivals: Bucket,
+    arrivals: Arrivals,
     to_guest: Bucket,
     from_guest: Bucket,
     /// The names that it has resolved.
@@ -102,7 +104,7 @@ impl Endpoint {
             handshakes: Arc::default(),
             interceptions: Arc::default(),
             echoes: Arc::default(),
-            arrivals: Bucket::default(),
+            arrivals: Arrivals::default(),
             to_guest: Bucket::default(),
             from_guest: Bucket::default(),
             names: Names::default(),
@@ -194,19 +196,23 @@ impl Endpoint {
     /// Counts a new connection against the rate, and says how long it must wait for its turn.
     #[must_use]
     pub fn arrive(&self) -> Duration {
-        match self.arrivals_per_second() {
-            0 => Duration::ZERO,
-            rate => self.arrivals.take(1, rate),
-        }
+        self.arrive_within(Duration::MAX).unwrap_or_default()
     }
 
     /// As [`Endpoint::arrive`], for a connection that cannot wait longer than `longest`: `None`.
     #[must_use]
     pub fn arrive_within(&self, longest: Duration) -> Option<Duration> {
-        match self.arrivals_per_second() {
-            0 => Some(Duration::ZERO),
-            rate => self.arrivals.take_within(1, rate, longest),
-        }
+        self.arrivals.take(self.arrivals_per_second(), longest)
+    }
+
+    /// A connection that was counted against the rate is of a kind that is not.
+    pub fn uncount_arrival(&self) {
+        self.arrivals.give_back(self.arrivals_per_second());
+    }
+
+    /// Waits until another connection may be handed to the task that serves it.
+    pub async fn on_the_way(&self) -> OnTheWay {
+        self.arrivals.on_the_way().await
     }
 
     /// Takes one of the questions about names that the endpoint may ask of DNS servers.
@@ -297,6 +303,14 @@ impl From<NoRoom> for Reason {
 pub struct Slot {
     endpoint: Arc<Endpoint>,
     place: Place,
+}
+
+impl Slot {
+    /// Whose it is.
+    #[must_use]
+    pub fn endpoint(&self) -> &Arc<Endpoint> {
+        &self.endpoint
+    }
 }
 
 impl Drop for Slot {

@@ -1,5 +1,6 @@
 //! What the node knows: its endpoints and its policy. Written by the control service, read by every worker.
 
+mod arrival;
 mod bucket;
 pub mod budget;
 pub mod destinations;
