@@ -257,6 +257,68 @@ fn denials_beyond_the_budget_of_an_endpoint_are_counted_exactly_and_no_other_end
     node.audited(20, |line| is(line, &[("workload", "b"), ("kind", "request")]));
 }
 
+/// Each of them on a connection of its own, all at once; the guest waits for the ends.
+fn denied_at_once(node: &Node, count: usize, kind: u8, target: &str, says: &[u8]) {
+    let links: Vec<_> = (0..count)
+        .map(|_| {
+            let mut link = node.guest(X).dial(kind, token(X), target);
+            let _ = link.write_all(says);
+            link
+        })
+        .collect();
+    for mut link in links {
+        // Who says something is told; a request whose sender has gone need not be.
+        if says.is_empty() {
+            let _ = link.stream.shutdown(std::net::Shutdown::Write);
+        }
+        let _ = link.stream.read_to_end(&mut Vec::new());
+    }
+}
+
+// covers: A9c, D17b
+#[test]
+fn a_guest_that_is_denied_on_a_connection_each_fills_no_disk_and_is_counted_exactly() {
+    const EACH: usize = 120;
+    let node = Node::with(Plan { audit: "denials_per_second = 20", ..Plan::default() });
+    let plain = Upstream::http(&format!("{}:8080", node.ip(80)));
+    let socks = b"\x05\x01\x00\x05\x01\x00\x03\x0aother.test\x01\xbb";
+    denied_at_once(&node, EACH, 1, "", socks);
+    denied_at_once(&node, EACH, 2, "other.test:443", b"");
+    denied_at_once(
+        &node,
+        EACH,
+        1,
+        "",
+        b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n",
+    );
+    denied_at_once(&node, EACH, 1, "", b"");
+    let of_x = |line: &Value, verdict: &str| is(line, &[("workload", "x"), ("verdict", verdict)]);
+    let told = |verdict: &str, kinds: [&str; 2]| {
+        let lines = node.audit();
+        let fits = |line: &&Value| of_x(line, verdict) && kinds.iter().any(|kind| line["kind"] == *kind);
+        lines.iter().filter(fits).map(|line| line["count"].as_u64().unwrap_or(1)).sum::<u64>()
+    };
+    until("every denial is told", || told("deny", ["request", "summary"]) >= 3 * EACH as u64);
+    until("every connection is told", || told("allow", ["connection", "summary"]) >= 4 * EACH as u64);
+    assert_eq!(told("deny", ["request", "summary"]), 3 * EACH as u64);
+    assert_eq!(told("allow", ["connection", "summary"]), 4 * EACH as u64);
+    let lines: Vec<_> =
+        node.audit().into_iter().filter(|line| line["workload"] == "x" && line["kind"] != "summary").collect();
+    assert!(by_second(&lines).values().all(|lines| *lines <= 20), "{:?}", by_second(&lines));
+    // Whatever is allowed has its line and that of its connection.
+    for _ in 0..EACH {
+        let mut link = node.proxy(X);
+        link.send("GET http://plain.test:8080/ HTTP/1.1\r\nHost: plain.test\r\nConnection: close\r\n\r\n");
+        assert_eq!(read_answer(&mut link).expect("an answer").status, 200);
+    }
+    node.audited(EACH, |line| of_x(line, "allow") && line["kind"] == "request");
+    assert_eq!(plain.seen().len(), EACH);
+    let is_whole = |line: &&Value| of_x(line, "allow") && line["kind"] == "connection" && line["bytes_in"].is_u64();
+    until("their connections are told", || told("allow", ["connection", "summary"]) >= 5 * EACH as u64);
+    let after = node.audit().iter().filter(is_whole).count();
+    assert!(after >= EACH, "{after} connections have a line of their own");
+}
+
 /// Denied calls on one connection come no faster than their lines may be written; then none has to be counted.
 // covers: A9c, D17b
 #[test]

@@ -1,4 +1,5 @@
-//! Denials of one thread beyond what may be written: counted, so that a flood is told exactly and fills no disk.
+//! Denials of one thread beyond what may be written, and the connections that served nothing else: counted, so that a flood is
+//! told exactly and fills no disk.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +10,11 @@ use nova_proto::ids::PodUid;
 use super::line::{Kind, Line, Verdict};
 use crate::state::endpoint::EndpointSpec;
 
-/// Denials that have no line of their own.
+/// What has no line of its own.
 pub(super) struct Counted {
     pub(super) endpoint: Arc<EndpointSpec>,
     pub(super) direction: &'static str,
+    pub(super) verdict: Verdict,
     pub(super) reason: &'static str,
     pub(super) count: u64,
 }
@@ -21,7 +23,7 @@ impl Counted {
     /// Whether both are one sum.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let (own, others) = (&self.endpoint, &other.endpoint);
-        (self.direction, self.reason) == (other.direction, other.reason)
+        (self.direction, self.verdict, self.reason) == (other.direction, other.verdict, other.reason)
             && own.pod_uid == others.pod_uid
             && own.generation == others.generation
     }
@@ -42,7 +44,7 @@ pub(super) struct Floods {
     counted: Vec<Counted>,
 }
 
-/// How many denials of an endpoint were written in one second.
+/// How many lines of an endpoint that nothing was allowed for were written in one second.
 #[derive(Default)]
 struct Written {
     second: u64,
@@ -50,10 +52,10 @@ struct Written {
 }
 
 impl Floods {
-    /// Whether `line` is a denial beyond `budget`; then it is counted and must not be written.
+    /// Whether `line` is one beyond `budget` of those that a guest or a caller can have without being allowed anything; then it
+    /// is counted and must not be written.
     pub(super) fn counts(&mut self, line: &Line, budget: u32) -> bool {
-        // What has an `open` line must have its `close`.
-        if line.verdict != Verdict::Deny || !matches!(line.kind, Kind::Connection | Kind::Request) {
+        if !is_of_nothing_allowed(line) {
             return false;
         }
         let second = since_1970(line.time).as_secs();
@@ -70,7 +72,8 @@ impl Floods {
             return false;
         }
         let endpoint = Arc::clone(&line.endpoint);
-        add(&mut self.counted, Counted { endpoint, direction: line.direction, reason: line.reason, count: 1 });
+        let (direction, verdict, reason) = (line.direction, line.verdict, line.reason);
+        add(&mut self.counted, Counted { endpoint, direction, verdict, reason, count: 1 });
         true
     }
 
@@ -94,6 +97,15 @@ impl Floods {
         for one in counted {
             add(&mut self.counted, one);
         }
+    }
+}
+
+fn is_of_nothing_allowed(line: &Line) -> bool {
+    match line.kind {
+        Kind::Connection => line.verdict == Verdict::Deny || (line.verdict != Verdict::Error && !line.served),
+        Kind::Request => line.verdict == Verdict::Deny,
+        // What has an `open` line must have its `close`.
+        Kind::Open | Kind::Close | Kind::Summary => false,
     }
 }
 

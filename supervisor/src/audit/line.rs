@@ -25,7 +25,7 @@ pub enum Kind {
     Open,
     /// The same stream ended; the id is that of its `open`.
     Close,
-    /// Denials of an endpoint that were counted instead of written.
+    /// Denials of an endpoint, and connections that served nothing, that were counted instead of written.
     Summary,
 }
 
@@ -118,10 +118,12 @@ pub struct Line {
     pub duration_us: u64,
     /// How the stream ended.
     pub close: &'static str,
-    /// How many denials a summary stands for.
+    /// How many lines a summary stands for.
     pub count: Option<u64>,
     /// The canonical decision input: replay needs nothing else.
     pub input: Option<Arc<Input>>,
+    /// Of a connection: something that was asked for on it was allowed. Not a field: one that served nothing may be counted.
+    pub served: bool,
     /// What the policy said, and when, before anything else had its say. Not a field: for other forms of the log.
     pub decision: Option<(SystemTime, Decision)>,
 }
@@ -161,6 +163,7 @@ impl Line {
             close: "",
             count: None,
             input: None,
+            served: false,
             decision: None,
         }
     }

@@ -1,5 +1,6 @@
 //! A line in the making. Dropping it writes it.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -18,6 +19,7 @@ use crate::state::endpoint::EndpointSpec;
 pub struct Record {
     sink: Arc<AuditSink>,
     started: Instant,
+    served: Cell<bool>,
     line: Box<Line>,
 }
 
@@ -26,7 +28,7 @@ impl Record {
     #[must_use]
     pub fn open(sink: &Arc<AuditSink>, kind: Kind, direction: &'static str, endpoint: &Arc<EndpointSpec>) -> Self {
         let line = Line { decision_id: next_decision_id(), ..Line::new(kind, direction, endpoint) };
-        Self { sink: Arc::clone(sink), started: Instant::now(), line: Box::new(line) }
+        Self { sink: Arc::clone(sink), started: Instant::now(), served: Cell::new(false), line: Box::new(line) }
     }
 
     /// The id that the caller is told.
@@ -144,6 +146,11 @@ impl Record {
         self.line.reason = reason.as_str();
     }
 
+    /// Something that was asked for on the connection is allowed: it has its line, however many there are.
+    pub fn serves(&self) {
+        self.served.set(true);
+    }
+
     /// The credential that the call is about.
     pub fn credential(&mut self, name: &str) {
         name.clone_into(&mut self.line.credential);
@@ -185,6 +192,7 @@ impl Record {
 
     fn write(&mut self, at_once: bool) {
         self.line.time = SystemTime::now();
+        self.line.served = self.served.get();
         self.line.duration_us = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         self.sink.write(&self.line, at_once || self.line.verdict == Verdict::Deny);
     }

@@ -134,12 +134,13 @@ impl Writer {
         }
     }
 
-    /// One line for each endpoint, direction and reason whose denials were counted.
+    /// One line for each endpoint, direction, verdict and reason whose lines were counted.
     fn sum_up(&mut self) {
         self.summed = Instant::now();
         for sum in std::mem::take(&mut self.sums) {
             let line = Line {
                 time: SystemTime::now(),
+                verdict: sum.verdict,
                 reason: sum.reason,
                 count: Some(sum.count),
                 ..Line::new(Kind::Summary, sum.direction, &sum.endpoint)

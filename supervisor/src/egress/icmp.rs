@@ -71,7 +71,7 @@ async fn ping(guest: &Guest, echo: Echo) -> Option<Echo> {
         Err(reason) => record.close(reason),
     }
     drop(record);
-    guest.egress.audit.throttle(&guest.spec.pod_uid).await;
+    guest.throttle().await;
     None
 }
 
@@ -83,6 +83,7 @@ async fn decide_and_ping(guest: &Guest, echo: Echo, record: &mut Record) -> Resu
     let egress = &guest.egress;
     let input = Input::egress_icmp(guest.spec.workload.as_str(), address, ECHO);
     let permit = egress.decider.decide(input, record)?;
+    guest.serves();
     let rate = permit.ping().map(|ping| ping.rate_per_s).unwrap_or_default();
     let Some(_place) = guest.endpoint.take_echo(permit.rule(), rate) else {
         record.deny(Reason::LimitRate);

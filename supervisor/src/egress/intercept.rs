@@ -61,7 +61,10 @@ pub(super) async fn terminate(guest: &Guest, caller: Prefixed, host: &Host, reco
     match refused.reason {
         // The rule allows it and we would have served it.
         Reason::ClientRejectedCa | Reason::Reset => record.fail(refused.reason),
-        reason => record.deny(reason),
+        reason => {
+            record.deny(reason);
+            guest.throttle().await;
+        }
     }
     record.detail(refused.detail);
     record.sni(&refused.sni);

@@ -126,7 +126,10 @@ impl Egress {
         accepted.record.verdict(Verdict::Allow, Reason::Connect, "", "");
         let stream = Stream::Guest(Box::new(stream));
         match hello.kind {
-            HelloKind::Presence => self.presence(&endpoint, accepted, stream).await,
+            HelloKind::Presence => {
+                accepted.record.serves();
+                self.presence(&endpoint, accepted, stream).await;
+            }
             HelloKind::Trust => trust::serve(&self, accepted, stream).await,
             HelloKind::Proxy => proxy(self.guest(accepted, "proxy"), stream, http::Mode::Proxy).await,
             HelloKind::Dependency => dependency(self.guest(accepted, &hello.target), stream, &hello.target).await,
@@ -183,6 +186,16 @@ impl Guest {
     }
 
     /// A record for something that this connection asks for.
+    /// Something that it asks for is allowed.
+    fn serves(&self) {
+        self.conn.record.serves();
+    }
+
+    /// To be awaited before a denial is told: see [`AuditSink::throttle`].
+    async fn throttle(&self) {
+        self.egress.audit.throttle(&self.spec.pod_uid).await;
+    }
+
     fn record(&self) -> Record {
         // As the endpoint is now: what it may use can change while a connection lives.
         Record::open(&self.egress.audit, Kind::Request, "egress", &self.endpoint.spec())
@@ -238,6 +251,7 @@ async fn dependency(guest: Rc<Guest>, stream: Stream, target: &str) {
         record.deny(Reason::BadDestination);
         guest.ended(Reason::BadDestination);
         return stream.abort().await;
+        guest.throttle().await;
     };
     let stream = Prefixed::new(Bytes::new(), stream);
     match tunnel::open_named(&guest, &declared.host, declared.port, &mut record).await {
@@ -245,6 +259,7 @@ async fn dependency(guest: Rc<Guest>, stream: Stream, target: &str) {
         Err(reason) => {
             guest.ended(reason);
             stream.abort().await;
+            guest.throttle().await;
         }
     }
 }

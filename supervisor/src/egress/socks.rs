@@ -39,6 +39,7 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
             record.request("SOCKS5", "");
             record.deny(reason);
             guest.ended(reason);
+            guest.throttle().await;
             if let Some(code) = code {
                 refuse(&mut stream, code).await;
             }
@@ -54,6 +55,7 @@ pub(super) async fn serve(guest: Rc<Guest>, mut stream: Prefixed) {
         }
         Err(reason) => {
             guest.ended(reason);
+            guest.throttle().await;
             refuse(&mut stream, code_of(reason)).await;
         }
     }

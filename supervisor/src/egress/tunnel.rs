@@ -63,6 +63,7 @@ pub(super) async fn open(guest: &Guest, host: &Host, port: u16, record: &mut Rec
         }
         Err(reason) => return Err(reason),
     };
+    guest.serves();
     let upstream = guest.egress.dialer.upstream(&permit, &guest.endpoint, record).await;
     let upstream = upstream.inspect_err(|reason| record.fail(*reason))?;
     Ok(Opened::Opaque { permit, upstream })
@@ -96,7 +97,7 @@ pub(super) async fn carry(
             let caller = if is_tls && intercept {
                 intercept::terminate(guest, caller, &host, &mut record).await?
             } else {
-                plaintext(caller, to_workload, &mut record).await?
+                plaintext(guest, caller, to_workload, &mut record).await?
             };
             Some((caller, Inside { host, port, intercepted: is_tls }))
         }
@@ -206,7 +207,7 @@ async fn first_word(guest: &Guest, caller: Prefixed, record: &mut Record) -> Opt
 }
 
 /// Refuses what is not plaintext HTTP: rules look at requests, so bytes that nobody can read do not pass.
-async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> Option<Prefixed> {
+async fn plaintext(guest: &Guest, caller: Prefixed, to_workload: bool, record: &mut Record) -> Option<Prefixed> {
     let refused = match first::kind(caller.first()) {
         Verdict::Tls { .. } | Verdict::Incomplete if to_workload => Some(Reason::AppTlsToWorkload),
         Verdict::Tls { .. } | Verdict::Incomplete => Some(Reason::NeedsOpaqueGrant),
@@ -214,6 +215,7 @@ async fn plaintext(caller: Prefixed, to_workload: bool, record: &mut Record) -> 
     };
     if let Some(reason) = refused {
         record.deny(reason);
+        guest.throttle().await;
         farewell(caller.into_parts().1, reason, record).await;
         return None;
     }

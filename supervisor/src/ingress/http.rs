@@ -3,7 +3,7 @@
 
 mod prepare;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -45,6 +45,8 @@ struct Connection<'a> {
     identity: Option<HeaderValue>,
     source: HeaderValue,
     bounds: HttpBounds,
+    /// A request was allowed.
+    served: Cell<bool>,
     /// The last authority, which most callers never change: read once.
     last_named: RefCell<Option<Named>>,
 }
@@ -66,10 +68,14 @@ pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Perm
         spec: Arc::clone(&conn.spec),
         who: conn.who.clone(),
         connect,
+        served: Cell::new(false),
         last_named: RefCell::new(None),
     };
     let end = serve::serve(&connection, stream.into(), cut).await;
     conn.record.close(end.close);
+    if connection.served.get() {
+        conn.record.serves();
+    }
     if let Some(refused) = end.refused {
         conn.record.deny(Reason::Malformed);
         conn.record.detail(refused);

@@ -36,6 +36,7 @@ pub(super) async fn carry(
     let Ok(permit) = ingress.decider.decide(input, &mut conn.record) else {
         return stream.abort().await;
     };
+    conn.record.serves();
     let mut cut = ingress.watch(&conn);
     let mut guest = match ingress.dialer.guest(&permit, &conn.spec).await {
         Ok(guest) => guest,

@@ -72,6 +72,7 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
         let mut record = connection.guest.record();
         record.deny(Reason::Malformed);
         record.detail(refused);
+        connection.guest.throttle().await;
     }
 }
 

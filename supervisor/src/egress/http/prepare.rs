@@ -67,6 +67,7 @@ impl Connection {
         let permit = self.decide(&asked, record)?;
         note_host(&head.headers, &authority, 80, record);
         call.granted(&permit);
+        self.guest.serves();
         if upgrades {
             headers::set_websocket(&mut head.headers);
         }

@@ -69,6 +69,7 @@ impl Connection<'_> {
         }
         let permit = self.bearer.decide(self.ingress, &mut head.headers, input, record)?;
         call.granted(&permit);
+        self.served.set(true);
         if let Some(identity) = &self.identity {
             head.headers.insert(headers::XFCC, identity.clone());
         }
