@@ -3,14 +3,10 @@
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use serde::Serialize;
-use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::body::ReplyBody;
 use crate::audit::Record;
-use crate::gate::io::GatedIo;
 use crate::reason::{Public, Reason};
 
 /// Carries the decision id to the caller.
@@ -144,18 +140,6 @@ fn percent_encoded(text: &str) -> String {
         }
         encoded
     })
-}
-
-/// Ends the connection of a request that asked to leave HTTP and may not: hyper hands such a connection out instead of
-/// closing it, and a plain drop could reset the answer away.
-pub fn end_gently<S: AsyncRead + AsyncWrite + Unpin + 'static>(handed_out: OnUpgrade) {
-    tokio::task::spawn_local(async move {
-        let Ok(upgraded) = handed_out.await else { return };
-        if let Ok(parts) = upgraded.downcast::<TokioIo<GatedIo<S>>>() {
-            // An error is the caller's own doing, and the end all the same.
-            let _ = parts.io.into_inner().close().await;
-        }
-    });
 }
 
 fn title(public: Public) -> &'static str {

@@ -138,7 +138,8 @@ impl<'a> OneWay<'a> {
             let read = from.read(&mut buffer[..most]).await?;
             self.activity.note();
             if read == 0 {
-                to.shutdown().await?;
+                let ending = tokio::time::timeout(WRITE_DEADLINE, to.shutdown());
+                ending.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
                 self.activity.is_half_closed.set(true);
                 return Ok(());
             }

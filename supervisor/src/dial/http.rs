@@ -1,7 +1,9 @@
 //! HTTP to an upstream or a guest's app: one exchange at a time on a connection of HTTP/1.1 behind the gate, or many on one
 //! of HTTP/2.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
@@ -28,6 +30,10 @@ const CALL_DEADLINE: Duration = Duration::from_secs(3600);
 /// A pooled connection whose last exchange has not left it after this long is stuck behind its peer.
 const READY_DEADLINE: Duration = Duration::from_millis(100);
 
+/// The count of a connection of HTTP/1.1, kept by whoever uses it and by the task that runs it: its descriptor is gone when both
+/// are.
+type Counted = Rc<RefCell<Option<Held>>>;
+
 /// A connection that can carry one exchange, or a place on one that carries many.
 pub struct HttpUpstream {
     kind: Kind,
@@ -36,7 +42,7 @@ pub struct HttpUpstream {
 }
 
 enum Kind {
-    Http1 { sender: SendRequest<RequestBody>, gate: GateHandle, held: Held },
+    Http1 { sender: SendRequest<RequestBody>, gate: GateHandle, counted: Counted },
     Http2 { shared: Shared, _place: Place },
 }
 
@@ -47,13 +53,18 @@ impl HttpUpstream {
     /// The reason for the record.
     pub(super) async fn http1(stream: Stream, limits: Limits, held: Held, until: Instant) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
-        let io = GatedIo::client(stream, limits);
+        let io = GatedIo::client(Prefixed::from(stream), limits);
         let gate = io.handle();
         let (sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(|_| Reason::UpstreamClosed)?;
         // Ends when the sender is dropped, the other side closes, or the protocol changes; its error is that of the exchange
         // in progress.
-        tokio::task::spawn_local(async move { drop(connection.with_upgrades().await) });
-        Ok(Self { kind: Kind::Http1 { sender, gate, held }, addr, until })
+        let counted: Counted = Rc::new(RefCell::new(Some(held)));
+        let open = Rc::clone(&counted);
+        tokio::task::spawn_local(async move {
+            drop(connection.with_upgrades().await);
+            drop(open);
+        });
+        Ok(Self { kind: Kind::Http1 { sender, gate, counted }, addr, until })
     }
 
     pub(super) fn http2(shared: &Shared) -> Option<Self> {
@@ -99,9 +110,11 @@ impl HttpUpstream {
     /// To be kept for another exchange: none when there is no room for it. A place on a shared one is given back by dropping
     /// it, not by keeping it.
     pub(super) fn idle(self) -> Option<Self> {
-        let Kind::Http1 { sender, gate, held } = self.kind else { return None };
-        let kind = Kind::Http1 { sender, gate, held: held.idle()? };
-        Some(Self { kind, ..self })
+        let Kind::Http1 { counted, .. } = &self.kind else { return None };
+        let idle = counted.take()?.idle();
+        let is_kept = idle.is_ok();
+        counted.replace(Some(idle.unwrap_or_else(|held| held)));
+        is_kept.then_some(self)
     }
 }
 
@@ -111,9 +124,9 @@ impl HttpUpstream {
 /// The reason for the record, when the connection broke off meanwhile.
 pub async fn switched(response: Response<Incoming>) -> Result<Prefixed, Reason> {
     let upgraded = hyper::upgrade::on(response).await.map_err(|_| Reason::UpstreamClosed)?;
-    let parts = upgraded.downcast::<TokioIo<GatedIo<Stream>>>().map_err(|_| Reason::UpstreamClosed)?;
+    let parts = upgraded.downcast::<TokioIo<GatedIo<Prefixed>>>().map_err(|_| Reason::UpstreamClosed)?;
     let (stream, held) = parts.io.into_inner().into_parts();
-    Ok(Prefixed::new([parts.read_buf, held].concat().into(), stream))
+    Ok(Prefixed::new([parts.read_buf, held].concat().into(), stream.into_parts().1))
 }
 
 /// How sending went wrong.

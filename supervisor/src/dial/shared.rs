@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 
 use crate::conn::body::RequestBody;
 use crate::gate::{CountedIo, Limits, OpenedStreams, Peer};
-use crate::net::stream::Stream;
+use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
 use crate::state::room::Held;
 
@@ -47,7 +47,7 @@ impl Default for Most {
     }
 }
 
-type Running = Connection<TokioIo<CountedIo<Stream>>, RequestBody, Local>;
+type Running = Connection<TokioIo<CountedIo<Prefixed>>, RequestBody, Local>;
 
 struct Use {
     /// Knows the app's settings; gone when it has ended.
@@ -76,7 +76,7 @@ impl Shared {
     ) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
         let scheme = if matches!(stream, Stream::TlsClient(_)) { Scheme::HTTPS } else { Scheme::HTTP };
-        let stream = CountedIo::new(stream, Peer::Server);
+        let stream = CountedIo::new(Prefixed::from(stream), Peer::Server);
         let streams = stream.opened_streams();
         let starting = Builder::new(Local)
             .timer(TokioTimer::new())

@@ -123,11 +123,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> GatedIo<S> {
         self.inner
     }
 
-    /// Closes this side and reads and forgets what the peer still sends, for a bounded time. For a stream that comes back
+    /// Closes this side and reads and forgets what the peer still sends, each for a bounded time. For a stream that comes back
     /// from hyper after a CONNECT was refused.
     ///
     /// # Errors
-    /// When this side cannot be closed.
+    /// When this side cannot be closed, or not in time.
     pub async fn close(mut self) -> io::Result<()> {
         let mut closing = self.closing.take().unwrap_or_else(|| Closing::with_answer(Bytes::new()));
         std::future::poll_fn(|cx| closing.poll(&mut self.inner, cx)).await

@@ -270,6 +270,8 @@ impl AsyncWrite for Prefixed {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+        let this = self.get_mut();
+        let shut = Pin::new(&mut this.inner).poll_shutdown(cx);
+        this.taken(cx, shut)
     }
 }

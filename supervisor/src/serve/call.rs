@@ -4,6 +4,7 @@ use std::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
 use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
 use tokio::sync::Notify;
 
 use super::Side;
@@ -11,6 +12,7 @@ use crate::audit::Record;
 use crate::conn::body::{InFlight, Meter};
 use crate::credentials::Fault;
 use crate::decide::Permit;
+use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Refusal};
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
@@ -37,6 +39,8 @@ pub struct Call {
     pub(super) cut: Notify,
     /// The other side has left HTTP: what goes on once the caller has its 101.
     pub(super) switched: RefCell<Option<Switched>>,
+    /// Of the last request that asked to leave HTTP and may not.
+    unwanted: RefCell<Option<OnUpgrade>>,
 }
 
 /// The other side has switched; the caller's side comes when hyper has written the 101.
@@ -74,6 +78,22 @@ impl Call {
 
     pub(super) fn has_begun(&self) -> bool {
         self.has_begun.get()
+    }
+
+    /// A request asked to leave HTTP and may not: hyper hands its connection out instead of closing it.
+    pub fn stays(&self, handed_out: OnUpgrade) {
+        self.unwanted.replace(Some(handed_out));
+    }
+
+    /// Ends a connection that hyper handed out although its caller may not leave HTTP: a plain drop could reset the last answer
+    /// away. Part of the connection's own task, which keeps its place until the descriptor is gone.
+    pub(super) async fn end_gently(&self) {
+        let Some(handed_out) = self.unwanted.take() else { return };
+        let Ok(upgraded) = handed_out.await else { return };
+        if let Ok(parts) = upgraded.downcast::<TokioIo<GatedIo<Prefixed>>>() {
+            // An error is the caller's own doing, and the end all the same.
+            let _ = parts.io.into_inner().close().await;
+        }
     }
 
     /// What the connection is busy with.

@@ -12,7 +12,6 @@ use super::sniff::{FIRST_TIME, over};
 use super::unserved::Arrived;
 use super::{Call, CallerLeft, End, Side, forward, still_allows, upgrade};
 use crate::conn::body::{Inbound, ReplyBody};
-use crate::conn::reply::end_gently;
 use crate::conn::{Cut, Event};
 use crate::gate::io::GatedIo;
 use crate::headers::wants_trailers;
@@ -75,7 +74,10 @@ pub async fn serve(side: &impl Side, stream: Prefixed, mut cut: Cut) -> End {
         close
     };
     let close = match call.switched.take() {
-        None => close,
+        None => {
+            call.end_gently().await;
+            close
+        }
         // A connection that is to take nothing new opens no stream either.
         Some(switched) if close == Reason::Done => upgrade::carry(side, switched, &mut cut).await,
         Some(switched) => {
@@ -103,7 +105,7 @@ async fn answer<S: Side>(
 ) -> Result<Response<ReplyBody>, CallerLeft> {
     arrived.begin();
     call.begin();
-    let request = match side.take(request).await {
+    let request = match side.take(request, call).await {
         Ok(answer) => return Ok(answer),
         Err(request) => request,
     };
@@ -114,7 +116,7 @@ async fn answer<S: Side>(
     let prepared = match (prepared, handed_out) {
         (Ok(ready), Some(caller)) if ready.upgrades() => return upgrade::answer(side, ready, call, caller).await,
         (prepared, Some(unwanted)) => {
-            end_gently::<Prefixed>(unwanted);
+            call.stays(unwanted);
             prepared
         }
         (prepared, None) => prepared,

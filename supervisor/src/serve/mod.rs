@@ -77,7 +77,11 @@ pub trait Side {
     fn prepare(&self, request: Request<Inbound>, call: &Call) -> Result<Ready, Box<Response<ReplyBody>>>;
 
     /// Answers a request that asks this side for something, instead of naming where it goes: a CONNECT to a proxy.
-    fn take(&self, request: Request<Incoming>) -> impl Future<Output = Result<Response<ReplyBody>, Request<Incoming>>> {
+    fn take(
+        &self,
+        request: Request<Incoming>,
+        _call: &Call,
+    ) -> impl Future<Output = Result<Response<ReplyBody>, Request<Incoming>>> {
         std::future::ready(Err(request))
     }
 

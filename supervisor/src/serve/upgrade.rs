@@ -12,7 +12,7 @@ use super::{Ready, Side};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::conn::body::ReplyBody;
-use crate::conn::reply::{end_gently, refusal};
+use crate::conn::reply::refusal;
 use crate::copy::{self, Answered, Bounds};
 use crate::decide::until_revoked;
 use crate::gate::io::GatedIo;
@@ -42,7 +42,7 @@ pub(super) async fn answer(
             (refusal(&mut record, reason, asked.as_deref(), form), caller)
         }
     };
-    end_gently::<Prefixed>(caller);
+    call.stays(caller);
     Ok(answer)
 }
 

@@ -62,13 +62,15 @@ impl Room {
 }
 
 impl Held {
-    /// The count of a connection that nobody uses from now on; none when it must be closed instead.
-    #[must_use]
-    pub fn idle(self) -> Option<Self> {
+    /// The count of a connection that nobody uses from now on.
+    ///
+    /// # Errors
+    /// The count as it was, until the connection is closed: it must be.
+    pub fn idle(self) -> Result<Self, Self> {
         match &self.0 {
-            Cover::Spare(_) => Some(self),
-            Cover::Caller(room) => spare(&room.endpoint),
-            Cover::Place(endpoint, _) => spare(endpoint),
+            Cover::Spare(_) => Ok(self),
+            Cover::Caller(room) => spare(&room.endpoint).ok_or(self),
+            Cover::Place(endpoint, _) => spare(endpoint).ok_or(self),
         }
     }
 
@@ -133,7 +135,7 @@ mod tests {
     #[test]
     fn what_waits_in_a_pool_takes_no_place_of_a_caller() {
         let endpoint = alone();
-        let idle: Vec<_> = all(&Room::new(&endpoint)).into_iter().filter_map(Held::idle).collect();
+        let idle: Vec<_> = all(&Room::new(&endpoint)).into_iter().filter_map(|held| held.idle().ok()).collect();
         assert_eq!(idle.len(), 4, "the spares");
         let callers: Vec<_> = std::iter::from_fn(|| endpoint.take_connection().ok()).collect();
         assert_eq!(callers.len(), 12);

@@ -1,5 +1,3 @@
-use std::rc::Rc;
-
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

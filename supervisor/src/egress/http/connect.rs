@@ -14,15 +14,16 @@ use nova_policy::host::Authority;
 use super::carry;
 use super::prepare::note_host;
 use crate::conn::body::ReplyBody;
-use crate::conn::reply::{Form, end_gently, refusal};
+use crate::conn::reply::{Form, refusal};
 use crate::conn::until_overdue;
 use crate::egress::{Guest, tunnel};
 use crate::gate::io::GatedIo;
 use crate::net::stream::Prefixed;
 use crate::reason::Reason;
+use crate::serve::Call;
 
 /// Decides a CONNECT by its target alone (its Host is ignored), dials, answers, and leaves the tunnel to a task of its own.
-pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>) -> Response<ReplyBody> {
+pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>, call: &Call) -> Response<ReplyBody> {
     let mut record = guest.record();
     record.request("CONNECT", "");
     let target = request.uri().authority().map(|authority| authority.as_str().to_owned()).unwrap_or_default();
@@ -39,8 +40,8 @@ pub(super) async fn handle(guest: &Rc<Guest>, request: Request<Incoming>) -> Res
     let opened = match opened {
         Ok(opened) => opened,
         Err(reason) => {
-            guest.egress.audit.throttle(&guest.spec.pod_uid).await;
-            end_gently::<Prefixed>(hyper::upgrade::on(request));
+            guest.throttle().await;
+            call.stays(hyper::upgrade::on(request));
             return close(refusal(&mut record, reason, Some(&format!("CONNECT {target}")), Form::Problem));
         }
     };

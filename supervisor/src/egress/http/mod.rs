@@ -113,9 +113,9 @@ impl Side for Connection {
         self.checked(request, call)
     }
 
-    async fn take(&self, request: Request<Incoming>) -> Result<Response<ReplyBody>, Request<Incoming>> {
+    async fn take(&self, request: Request<Incoming>, call: &Call) -> Result<Response<ReplyBody>, Request<Incoming>> {
         if request.method() == Method::CONNECT && matches!(self.mode, Mode::Proxy | Mode::Socket) {
-            return Ok(connect::handle(&self.guest, request).await);
+            return Ok(connect::handle(&self.guest, request, call).await);
         }
         Err(request)
     }

@@ -141,12 +141,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for GatedIo<S> {
         let this = self.get_mut();
         // Whoever serves shuts down after a whole answer only; a broken one is dropped.
         this.set_open_ended(false);
-        if this.is_still_sent_to() && this.closing.is_none() {
-            this.closing = Some(Closing::with_answer(Bytes::new()));
-        }
-        match &mut this.closing {
-            Some(closing) => closing.poll(&mut this.inner, cx),
-            None => Pin::new(&mut this.inner).poll_shutdown(cx),
-        }
+        let is_sent_to = this.is_still_sent_to();
+        let closing = this.closing.get_or_insert_with(|| {
+            if is_sent_to { Closing::with_answer(Bytes::new()) } else { Closing::of_this_side() }
+        });
+        closing.poll(&mut this.inner, cx)
     }
 }
