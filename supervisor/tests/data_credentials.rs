@@ -75,6 +75,46 @@ fn a_credential_goes_by_every_way_out_that_carries_requests() {
     }
 }
 
+// covers: D9e, A12b
+#[test]
+fn placeholders_that_would_multiply_a_body_or_a_head_cost_no_memory_and_are_refused() {
+    let with_a_long_value = |dir: &std::path::Path, ca: &nova_supervisor::identity::DevCa| {
+        (plan().prepare)(dir, ca);
+        put(dir, "filled", &"s".repeat(4096));
+    };
+    let node = Arc::new(Node::with(Plan { prepare: with_a_long_value, ..plan() }));
+    let upstream = upstream(&node, "filled");
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid)).expect("it runs");
+        let most = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a size");
+        most.trim().trim_end_matches(" kB").parse::<u64>().expect("a number")
+    };
+    let before = resident();
+    let json = "Content-Type: application/json\r\n";
+    let asking: Vec<_> = (0..8)
+        .map(|_| {
+            let node = Arc::clone(&node);
+            let request = post("filled.test", json, &"nova_credential_filled ".repeat(45_000));
+            std::thread::spawn(move || ask(&node, &request).status)
+        })
+        .collect();
+    assert!(asking.into_iter().all(|asked| asked.join().expect("no panic") == 403));
+    let field = format!("Authorization: {}\r\n", "nova_credential_filled ".repeat(1000));
+    assert_eq!(ask(&node, &get("filled.test", "/v1/x", &field)).status, 403);
+    let query = format!("/v1/x?{}", "key=nova_credential_filled&".repeat(1000));
+    assert_eq!(ask(&node, &get("filled.test", &query, "")).status, 403);
+    let told = |detail: &'static str| move |line: &serde_json::Value| requests(line) && line["detail"] == detail;
+    let lines = [node.audited(8, told("credential_body_size")), node.audited(2, told("credential_head_size"))].concat();
+    assert!(
+        lines.iter().all(|line| is(line, &[("verdict", "deny"), ("reason", "credential_unavailable")])),
+        "{lines:#?}"
+    );
+    assert_eq!(upstream.accepted(), 0, "nothing was dialled");
+    let after = resident();
+    // Eight bodies as they came, twice while they are read; filled they would be 1.5 GiB.
+    assert!(after < before + 64 * 1024, "{before} KiB before, {after} KiB at most");
+}
+
 // covers: D9c, D17i (F-EH04, T23)
 #[test]
 fn a_placeholder_that_goes_elsewhere_is_refused_with_the_text_of_every_denial_and_named_in_the_log() {

@@ -23,8 +23,13 @@ use super::sigv4::{self, Payload};
 use super::{Held, fill};
 use crate::headers::remove_spellings;
 
-/// Longest body of an app in which placeholders are replaced, or that is hashed for a signature.
+/// Longest body of an app in which placeholders are replaced, before and after that, or that is hashed for a signature.
 pub const BODY_MAX: usize = 1024 * 1024;
+
+/// Longest head in which placeholders were replaced: what may be sent of one that an app may send.
+const HEAD_MAX: usize = 72 * 1024;
+/// Longest target that `http` can hold.
+const TARGET_MAX: usize = 65_534;
 
 /// One credential, its form, and the moment of its use.
 #[derive(Clone, Copy)]
@@ -108,10 +113,11 @@ impl Injection<'_> {
     /// The body with its placeholders replaced.
     ///
     /// # Errors
-    /// A placeholder of another credential is in it.
+    /// A placeholder of another credential is in it, or it would be longer than [`BODY_MAX`].
     pub fn fill(&self, head: &mut Parts, kind: BodyKind, body: Vec<u8>) -> Result<Bytes, Fault> {
         let value = fill::in_body(kind, self.held.value.text().ok_or(Fault::Form)?);
-        let filled = placeholder::replaced(&body, self.held.name(), &value)?;
+        let filled = placeholder::replaced(&body, self.held.name(), &value, BODY_MAX);
+        let filled = filled.map_err(|unfilled| unfilled.or(Fault::BodySize))?;
         let filled = filled.map_or_else(|| Bytes::from(body), Bytes::from_owner);
         set_length(head, filled.len());
         Ok(filled)
@@ -197,7 +203,11 @@ fn holds_placeholder(text: &str) -> bool {
 
 /// The target is wiped when the request goes, as secret header values are.
 fn set_target(head: &mut Parts, parts: &[&str]) -> Result<(), Fault> {
-    let mut target = Zeroizing::new(Vec::with_capacity(parts.iter().map(|part| part.len()).sum()));
+    let length = parts.iter().map(|part| part.len()).sum();
+    if length > TARGET_MAX {
+        return Err(Fault::HeadSize);
+    }
+    let mut target = Zeroizing::new(Vec::with_capacity(length));
     for part in parts {
         target.extend_from_slice(part.as_bytes());
     }

@@ -27,24 +27,42 @@ pub fn first_name(text: &[u8]) -> Option<&str> {
     std::str::from_utf8(&text[start..start + len]).ok()
 }
 
-/// A placeholder of another credential than the one that may be here.
+/// Why a text is not filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Foreign;
+pub(super) enum Unfilled {
+    /// A placeholder of another credential than the one that may be here.
+    Foreign,
+    /// It would be longer than it may become.
+    TooLong,
+}
 
-/// `text` with every placeholder of `name` replaced by `value`; `None` when there is no placeholder at all.
-pub(super) fn replaced(text: &[u8], name: &str, value: &[u8]) -> Result<Option<Zeroizing<Vec<u8>>>, Foreign> {
+/// `text` with every placeholder of `name` replaced by `value`, at most `most` bytes; `None` when there is no placeholder at all.
+/// A placeholder is short and a value may be long, so the length is known before there is memory for it.
+pub(super) fn replaced(
+    text: &[u8],
+    name: &str,
+    value: &[u8],
+    most: usize,
+) -> Result<Option<Zeroizing<Vec<u8>>>, Unfilled> {
     let whole = PREFIX.len() + name.len();
-    let count = FINDER.find_iter(text).count();
+    let mut count = 0;
+    for at in FINDER.find_iter(text) {
+        if first_name(&text[at..]) != Some(name) {
+            return Err(Unfilled::Foreign);
+        }
+        count += 1;
+    }
     if count == 0 {
         return Ok(None);
     }
+    let length = text.len() - count * whole + count * value.len();
+    if length > most {
+        return Err(Unfilled::TooLong);
+    }
     // One allocation: a buffer that grows would leave copies of the value behind.
-    let mut filled = Zeroizing::new(Vec::with_capacity(text.len() + count * value.len()));
+    let mut filled = Zeroizing::new(Vec::with_capacity(length));
     let mut rest = text;
     while let Some(at) = FINDER.find(rest) {
-        if first_name(&rest[at..]) != Some(name) {
-            return Err(Foreign);
-        }
         filled.extend_from_slice(&rest[..at]);
         filled.extend_from_slice(value);
         rest = &rest[at + whole..];
@@ -130,8 +148,8 @@ mod tests {
 
     use super::*;
 
-    fn all(text: &str) -> Result<Option<String>, Foreign> {
-        replaced(text.as_bytes(), "key", b"S3CRET")
+    fn all(text: &str) -> Result<Option<String>, Unfilled> {
+        replaced(text.as_bytes(), "key", b"S3CRET", 1024)
             .map(|filled| filled.map(|text| String::from_utf8_lossy(&text).into_owned()))
     }
 
@@ -147,8 +165,20 @@ mod tests {
             "nova_credential_key nova_credential_other",
             "nova_credential_KEY",
         ] {
-            assert_eq!(all(foreign), Err(Foreign), "{foreign}");
+            assert_eq!(all(foreign), Err(Unfilled::Foreign), "{foreign}");
         }
+    }
+
+    // covers: D9c, A12b
+    #[test]
+    fn what_would_be_longer_than_it_may_become_is_not_filled() {
+        let text = "nova_credential_key x ".repeat(100);
+        let becomes = 100 * (7 + " x ".len());
+        let fill =
+            |most| replaced(text.as_bytes(), "key", b"1234567", most).map(|filled| filled.map(|filled| filled.len()));
+        assert_eq!(fill(becomes), Ok(Some(becomes)));
+        assert_eq!(fill(becomes - 1), Err(Unfilled::TooLong));
+        assert_eq!(replaced(b"nothing to fill", "key", b"1234567", 0), Ok(None), "it is as long as it was");
     }
 
     proptest! {
@@ -168,7 +198,7 @@ mod tests {
         // covers: D15c
         #[test]
         fn fuzz_smoke_what_is_filled_holds_no_placeholder_and_everything_else(text in "([a-z_ -]|nova_credential_(key)?){0,12}") {
-            let once = replaced(text.as_bytes(), "key", b"\x01");
+            let once = replaced(text.as_bytes(), "key", b"\x01", 1024);
             if let Ok(Some(filled)) = once {
                 let shown = String::from_utf8_lossy(&filled).replace('\u{1}', "nova_credential_key");
                 prop_assert_eq!(shown, text);

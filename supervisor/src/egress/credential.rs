@@ -113,6 +113,8 @@ fn refused(fault: Fault, record: &mut Record) -> Reason {
     record.detail(fault.as_str());
     match fault {
         Fault::Placeholder => Reason::CredentialNotGranted,
-        Fault::Form | Fault::BodySize | Fault::BodyEncoding | Fault::ChunkSignatures => Reason::CredentialUnavailable,
+        Fault::Form | Fault::BodySize | Fault::HeadSize | Fault::BodyEncoding | Fault::ChunkSignatures => {
+            Reason::CredentialUnavailable
+        }
     }
 }

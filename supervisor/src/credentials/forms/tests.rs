@@ -147,6 +147,43 @@ fn a_placeholder_anywhere_else_is_refused_whatever_the_form() {
     assert_eq!(inject(&header_form(), &mut own), Ok(Body::Pass));
 }
 
+// covers: D9c, D9e, A12b
+#[test]
+fn what_would_grow_beyond_its_limit_with_its_placeholders_replaced_is_refused() {
+    let held = Held::parse("key", "s".repeat(4096).as_bytes()).expect("a value");
+    let form = places(Some("authorization"), Some("key"), &[BodyKind::Json, BodyKind::Form, BodyKind::Text]);
+    let injection = Injection { held: &held, form: &form, now: SystemTime::UNIX_EPOCH };
+    let many = |count: usize| "nova_credential_key ".repeat(count);
+    for kind in [BodyKind::Json, BodyKind::Form, BodyKind::Text] {
+        let mut head = head("/", &[]);
+        let filled = injection.fill(&mut head, kind, many(255).into_bytes()).expect("less than a mebibyte");
+        assert_eq!(filled.len(), 255 * 4097);
+        assert_eq!(injection.fill(&mut head, kind, many(256).into_bytes()).err(), Some(Fault::BodySize));
+    }
+    let basic = |count| format!("Basic {}", STANDARD.encode(format!("u:{}", many(count))));
+    let (few, too_many, four) = (many(17), many(18), many(4));
+    let (basic_few, basic_too_many) = (basic(13), basic(14));
+    for (target, fields, fits) in [
+        ("/?key=nova_credential_key".to_owned(), vec![few.as_str()], false),
+        ("/".to_owned(), vec![few.as_str()], true),
+        ("/".to_owned(), vec![too_many.as_str()], false),
+        ("/".to_owned(), vec![basic_few.as_str()], true),
+        ("/".to_owned(), vec![basic_too_many.as_str()], false),
+        // Each would fit.
+        ("/".to_owned(), vec![few.as_str(), "nova_credential_key"], false),
+        (format!("/?{}", "key=nova_credential_key&".repeat(15)), vec![], true),
+        (format!("/?{}", "key=nova_credential_key&".repeat(16)), vec![], false),
+        (format!("/?{}", "key=nova_credential_key&".repeat(2500)), vec![], false),
+        // What the app wrote beside it counts as well.
+        (format!("/{}", "a".repeat(60_000)), vec![four.as_str()], false),
+    ] {
+        let fields: Vec<_> = fields.into_iter().map(|field| ("authorization", field)).collect();
+        let mut head = head(&target, &fields);
+        let filled = injection.into_head(&mut head);
+        assert_eq!(filled, if fits { Ok(Body::Watch) } else { Err(Fault::HeadSize) }, "{:.40} {fields:.40?}", target);
+    }
+}
+
 // covers: D9e
 #[test]
 fn a_declared_body_is_filled_in_the_manner_of_its_kind_and_has_a_new_length() {
