@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use data::{A, B, HTTPS, Node, Plan, Upstream, X, hello, is, read_answer, token, until};
+use data::{A, B, HTTPS, Node, Plan, Upstream, X, hello, is, many_descriptors, read_answer, settles, token, until};
 
 const FROM_B: &str = "GET http://plain.test:8080/b HTTP/1.1\r\nHost: plain.test:8080\r\n\r\n";
 
@@ -51,19 +51,6 @@ fn node_and_plain(plan: Plan) -> (Arc<Node>, Upstream) {
     let node = Arc::new(Node::with(plan));
     let plain = Upstream::http(&format!("{}:8080", node.ip(80)));
     (node, plain)
-}
-
-/// Descriptors after everything that was open has been noticed as closed.
-fn settles(node: &Node, before: usize) {
-    until("descriptors come back", || node.descriptors() <= before + 8);
-    until("nothing is listed", || node.connections().is_empty() && node.open("x") == 0);
-}
-
-/// Two bystanders and a thousand connections need more descriptors than a shell gives.
-fn many_descriptors() {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard limit");
 }
 
 fn resident_kib(node: &Node) -> u64 {

@@ -2,6 +2,7 @@
 //! host that was decided, and an app must not wrap a call to a workload in TLS of its own.
 
 use std::io;
+use std::time::Duration;
 
 use rustls::server::Acceptor;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::copy::Bounds;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
+use crate::state::pace::Pace;
 
 /// First byte of TLS, and of no HTTP request.
 pub(super) const TLS: u8 = 0x16;
@@ -17,7 +19,7 @@ pub(super) const ANOTHER_NAME: &str = "another_name";
 pub(super) const NO_NAME: &str = "no_name";
 pub(super) const TOO_LONG: &str = "hello_too_long";
 /// A ClientHello that is not complete after this many bytes is refused: it exists to get past such checks.
-const HELLO_MAX: usize = 16 * 1024;
+pub(super) const HELLO_MAX: usize = 16 * 1024;
 
 /// What the first bytes are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +51,9 @@ pub(super) struct Opening {
     pub(super) callee: Stream,
     /// Read from the caller, checked, not sent yet.
     pub(super) first: Vec<u8>,
-    /// Bytes that the callee said first and the caller has got.
+    /// Bytes of the caller that the callee has got.
+    pub(super) from_caller: u64,
+    /// Bytes of the callee that the caller has got.
     pub(super) to_caller: u64,
     /// Why the tunnel must not go on.
     pub(super) refused: Option<Reason>,
@@ -151,7 +155,7 @@ pub(super) async fn exchange(
                 // A callee that only ends its side does not free the caller's first bytes of their check.
                 let passed = match read {
                     Ok(0) => caller.shutdown().await.map(|()| 0),
-                    Ok(read) => send(&mut caller, &from_callee[..read], bounds).await.map(|()| read),
+                    Ok(read) => send(&mut caller, &from_callee[..read], &bounds.down, bounds.idle).await.map(|()| read),
                     Err(error) => Err(error),
                 };
                 let Ok(passed) = passed else {
@@ -167,41 +171,44 @@ pub(super) async fn exchange(
             }
         }
     }
-    Opening { caller, callee, first, to_caller, refused, ended }
+    Opening { caller, callee, first, from_caller: 0, to_caller, refused, ended }
 }
 
 /// At the endpoint's rate, and not for ever to somebody who takes nothing.
-async fn send(to: &mut Stream, bytes: &[u8], bounds: &Bounds) -> io::Result<()> {
-    if bounds.down.piece().is_some() {
-        tokio::time::sleep(bounds.down.charge(bytes.len())).await;
+pub(super) async fn send(to: &mut Stream, bytes: &[u8], pace: &Pace, idle: Duration) -> io::Result<()> {
+    if pace.piece().is_some() {
+        tokio::time::sleep(pace.charge(bytes.len())).await;
     }
     let sending = async {
         to.write_all(bytes).await?;
         to.flush().await
     };
-    tokio::time::timeout(bounds.idle, sending).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    tokio::time::timeout(idle, sending).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-fn check(verdict: &Verdict, host: &str, to_workload: bool) -> Option<Reason> {
+pub(super) fn check(verdict: &Verdict, host: &str, to_workload: bool) -> Option<Reason> {
     let Verdict::Tls { sni } = verdict else { return None };
     if to_workload {
         return Some(Reason::AppTlsToWorkload);
     }
-    let is_address = host.parse::<std::net::IpAddr>().is_ok() || host.starts_with('[');
-    // An address has no name to compare with; what the rule granted is the address.
-    let matches = is_address || sni.as_deref().map(|name| name.trim_end_matches('.')) == Some(host);
+    let matches = is_address(host) || sni.as_deref().map(|name| name.trim_end_matches('.')) == Some(host);
     (!matches).then_some(Reason::SniMismatch)
 }
 
+/// An address has no name to compare with; what the rule granted is the address.
+pub(super) fn is_address(host: &str) -> bool {
+    host.parse::<std::net::IpAddr>().is_ok() || host.starts_with('[')
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
 
     use super::*;
 
-    fn client_hello(name: &str) -> Vec<u8> {
+    pub(in crate::egress) fn client_hello(name: &str) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let config = rustls::ClientConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -261,7 +268,7 @@ mod tests {
     }
 
     /// The same handshake bytes in records of other lengths.
-    fn in_records(hello: &[u8], lengths: &[usize]) -> Vec<u8> {
+    pub(in crate::egress) fn in_records(hello: &[u8], lengths: &[usize]) -> Vec<u8> {
         let mut records = Vec::new();
         let (mut rest, mut lengths) = (&hello[5..], lengths.iter().cycle());
         while !rest.is_empty() {

@@ -17,6 +17,7 @@ pub mod first;
 mod http;
 mod icmp;
 mod intercept;
+mod retry;
 pub mod socks;
 mod trust;
 mod tunnel;
@@ -185,7 +186,6 @@ impl Guest {
         self.close.set(how);
     }
 
-    /// A record for something that this connection asks for.
     /// Something that it asks for is allowed.
     fn serves(&self) {
         self.conn.record.serves();
@@ -196,6 +196,7 @@ impl Guest {
         self.egress.audit.throttle(&self.spec.pod_uid).await;
     }
 
+    /// A record for something that this connection asks for.
     fn record(&self) -> Record {
         // As the endpoint is now: what it may use can change while a connection lives.
         Record::open(&self.egress.audit, Kind::Request, "egress", &self.endpoint.spec())
@@ -250,16 +251,16 @@ async fn dependency(guest: Rc<Guest>, stream: Stream, target: &str) {
     let Some(declared) = declared else {
         record.deny(Reason::BadDestination);
         guest.ended(Reason::BadDestination);
-        return stream.abort().await;
         guest.throttle().await;
+        return stream.abort().await;
     };
     let stream = Prefixed::new(Bytes::new(), stream);
     match tunnel::open_named(&guest, &declared.host, declared.port, &mut record).await {
         Ok(opened) => http::carry(guest, opened, stream, record).await,
         Err(reason) => {
             guest.ended(reason);
-            stream.abort().await;
             guest.throttle().await;
+            stream.abort().await;
         }
     }
 }

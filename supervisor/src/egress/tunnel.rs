@@ -8,7 +8,7 @@ use nova_policy::input::Input;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::first::{self, Verdict};
-use super::{Guest, intercept, while_wanted};
+use super::{Guest, intercept, retry, while_wanted};
 use crate::audit::Record;
 use crate::conn::Cut;
 use crate::conn::reply::refusal_bytes;
@@ -114,7 +114,7 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Stream, caller: Prefixe
         down: Pace::new(&guest.endpoint, Way::ToGuest),
         idle: guest.spec.limits.stream_idle,
     };
-    let opening = first::exchange(caller, upstream, &host, to_workload, &bounds);
+    let opening = retry::exchange(caller, upstream, &host, to_workload, &bounds);
     let opening = tokio::select! {
         biased;
         reason = until_revoked(&mut cut, &guest.egress.decider, &permit) => {
@@ -123,7 +123,7 @@ async fn opaque(guest: &Guest, permit: Permit, upstream: Stream, caller: Prefixe
         }
         opening = opening => opening,
     };
-    record.bytes(0, opening.to_caller);
+    record.bytes(opening.from_caller, opening.to_caller);
     if let Some(reason) = opening.refused {
         record.deny(reason);
         if reason == Reason::SniMismatch {

@@ -570,6 +570,19 @@ pub fn in_time<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + '
     wait.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("not in time or failed: {what}"))
 }
 
+/// Descriptors after everything that was open has been noticed as closed.
+pub fn settles(node: &Node, before: usize) {
+    until("descriptors come back", || node.descriptors() <= before + 8);
+    until("nothing is listed", || node.connections().is_empty() && node.open("x") == 0);
+}
+
+/// A thousand connections and who makes them need more descriptors than a shell gives.
+pub fn many_descriptors() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard limit");
+}
+
 pub type Shared<T> = Arc<Mutex<T>>;
 
 pub fn is(line: &Value, fields: &[(&str, &str)]) -> bool {
