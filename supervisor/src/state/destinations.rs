@@ -21,8 +21,9 @@ use crate::reason::Reason;
 const DEAD: Duration = Duration::from_secs(1);
 /// How long a dial that went well does.
 const ALIVE: Duration = Duration::from_secs(30);
-/// Destinations that are remembered. One more is dialled without being remembered.
-const MOST: usize = 256;
+/// Destinations that are remembered although nothing of them is in use. Those in use are as many as the endpoint has
+/// connections, which are counted elsewhere.
+const IDLE_MOST: usize = 256;
 
 /// A failed dial: the reason, which check failed, and the address that it is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,14 @@ pub struct DialFailure {
 /// The destinations of one endpoint.
 #[derive(Default)]
 pub struct Destinations {
-    known: Mutex<HashMap<String, Arc<Destination>>>,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    by_key: HashMap<String, Arc<Destination>>,
+    /// How many there may be before somebody looks for those that are not needed.
+    room: usize,
 }
 
 struct Destination {
@@ -82,17 +90,33 @@ impl Destinations {
 
     fn of(&self, key: &str) -> Arc<Destination> {
         let mut known = lock(&self.known);
-        if let Some(destination) = known.get(key) {
+        if let Some(destination) = known.by_key.get(key) {
             return Arc::clone(destination);
         }
-        if known.len() >= MOST {
-            known.retain(|_, destination| Arc::strong_count(destination) > 1 || destination.is_worth_keeping());
+        if known.by_key.len() >= known.room.max(IDLE_MOST) {
+            known.make_room();
         }
+        // Always shared: what it counts and knows must hold for whoever comes next.
         let destination = Arc::new(Destination::default());
-        if known.len() < MOST {
-            known.insert(key.to_owned(), Arc::clone(&destination));
-        }
+        known.by_key.insert(key.to_owned(), Arc::clone(&destination));
         destination
+    }
+}
+
+impl Known {
+    /// Forgets destinations of which nothing is in use: those of which nothing is known, and of the others the half that was
+    /// heard of longest ago. The next look is due when there are twice as many again.
+    fn make_room(&mut self) {
+        let is_in_use = |destination: &Arc<Destination>| Arc::strong_count(destination) > 1;
+        self.by_key.retain(|_, destination| is_in_use(destination) || destination.is_worth_keeping());
+        let idle = self.by_key.values().filter(|destination| !is_in_use(destination));
+        let mut heard: Vec<_> = idle.map(|destination| destination.heard_of()).collect();
+        if heard.len() > IDLE_MOST / 2 {
+            heard.sort_unstable();
+            let half = heard[heard.len() / 2];
+            self.by_key.retain(|_, destination| is_in_use(destination) || destination.heard_of() > half);
+        }
+        self.room = self.by_key.len() * 2;
     }
 }
 
@@ -110,6 +134,14 @@ impl Destination {
             // A dial of meanwhile was this one's as well, however long ago it ended.
             State::Dead(at, failure) if at.elapsed() < DEAD || at > since => Some(Err(failure)),
             State::Unknown | State::Alive(_) | State::Dead(..) => None,
+        }
+    }
+
+    /// When something was heard of it, if ever.
+    fn heard_of(&self) -> Option<Instant> {
+        match *lock(&self.state) {
+            State::Unknown => None,
+            State::Alive(at) | State::Dead(at, _) => Some(at),
         }
     }
 
@@ -230,15 +262,41 @@ mod tests {
         assert!(trial("a:1").place(3).is_some());
     }
 
+    /// Touches this many destinations that answer, one after the other.
+    fn touch(destinations: &Destinations, names: std::ops::Range<usize>) {
+        for n in names {
+            let mut trial = at_once(destinations, &format!("h:{n}")).expect("nobody else dials").expect("not dead");
+            trial.answered();
+        }
+    }
+
     // covers: D12a
     #[test]
     fn what_is_remembered_has_a_bound_and_a_full_memory_refuses_nobody() {
         let destinations = Destinations::default();
-        let held: Vec<_> = (0..2 * MOST).map(|n| at_once(&destinations, &format!("h:{n}"))).collect();
+        let held: Vec<_> = (0..4 * IDLE_MOST).map(|n| at_once(&destinations, &format!("held:{n}"))).collect();
         assert!(held.iter().all(|trial| matches!(trial, Some(Ok(_)))));
-        assert_eq!(lock(&destinations.known).len(), MOST);
+        assert_eq!(lock(&destinations.known).by_key.len(), 4 * IDLE_MOST, "all in use");
         drop(held);
-        assert!(at_once(&destinations, "new:1").is_some_and(|trial| trial.is_ok()));
-        assert_eq!(lock(&destinations.known).len(), 1, "what says nothing goes first");
+        touch(&destinations, 0..20 * IDLE_MOST);
+        let known = lock(&destinations.known).by_key.len();
+        assert!(known <= IDLE_MOST, "{known}");
+    }
+
+    // covers: D12a, D12c
+    #[test]
+    fn however_many_destinations_are_touched_what_is_in_use_keeps_its_count_and_a_new_one_has_its_own() {
+        let destinations = Destinations::default();
+        let trial = |key| at_once(&destinations, key).expect("nobody else dials").expect("not dead");
+        let held: Vec<_> = (0..3).map(|_| trial("a:1").place(3).expect("within the cap")).collect();
+        touch(&destinations, 0..10 * IDLE_MOST);
+        assert!(trial("a:1").place(3).is_none(), "as many as before");
+        let first = trial("new:1");
+        assert!(at_once(&destinations, "new:1").is_none(), "one dial at a time finds out");
+        drop((first, held));
+        // One that has just failed is remembered, the ones of long before are not.
+        trial("dead:1").failed(GONE);
+        touch(&destinations, 0..IDLE_MOST / 4);
+        assert_eq!(at_once(&destinations, "dead:1").expect("known").err(), Some(GONE));
     }
 }
