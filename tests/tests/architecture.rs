@@ -198,7 +198,7 @@ fn quoted_paths(text: &str) -> impl Iterator<Item = Vec<&str>> {
     let is_name =
         |part: &&str| !part.is_empty() && part.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
     let parts = paths.map(|path| path.trim_start_matches("nova_policy::").split("::").collect::<Vec<_>>());
-    parts.filter(move |parts| parts.len() > 1 && parts.iter().all(|part| is_name(part)))
+    parts.filter(move |parts| parts.len() > 1 && parts.iter().all(is_name))
 }
 
 fn row_of(module: &str) -> Option<usize> {
