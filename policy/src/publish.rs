@@ -28,6 +28,14 @@ pub enum Evaluation {
     Wasm,
 }
 
+/// Whether a file of this name has a meaning in a bundle.
+#[must_use]
+pub fn is_part_of_bundle(name: &str) -> bool {
+    let base = name.rsplit('/').next().unwrap_or(name);
+    let ours = [".manifest", ".signatures.json", VECTORS_FILE, WASM_FILE];
+    ours.contains(&name) || base == "data.json" || base.ends_with(".rego")
+}
+
 /// How to sign a bundle.
 pub struct Publish<'a> {
     /// The key.

@@ -1,7 +1,6 @@
 //! Keys that sign and verify bundles. The algorithm always comes from the key, never from a token.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -17,6 +16,7 @@ use thiserror::Error;
 
 use super::BundleError;
 use super::token::Token;
+use crate::files;
 
 /// Largest key file read.
 const MAX_KEY_FILE: u64 = 64 * 1024;
@@ -111,14 +111,12 @@ impl SigningKey {
         let shown = path.display().to_string();
         let read = |source| KeyError::Read { path: shown.clone(), source };
         // Mode and content come from one open file, so that a swap between two opens cannot help anybody.
-        let file = std::fs::File::open(path).map_err(read)?;
+        let file = files::open(path).map_err(|error| read(error.into()))?;
         let mode = file.metadata().map_err(read)?.mode() & 0o7777;
         if mode & 0o077 != 0 {
             return Err(KeyError::Mode { path: shown, mode });
         }
-        let mut pem = Vec::new();
-        file.take(MAX_KEY_FILE).read_to_end(&mut pem).map_err(read)?;
-        Self::from_pem(&pem)
+        Self::from_pem(&files::bounded(file, MAX_KEY_FILE).map_err(|error| read(error.into()))?)
     }
 
     /// Reads PKCS#8 PEM text.

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use nova_policy::bundle::{self, Claims, VerifiedBundle};
-use nova_policy::publish::{Evaluation, Publish, bundle_for};
+use nova_policy::publish::{Evaluation, Publish, bundle_for, is_part_of_bundle};
 use nova_policy::{Policy, SigningKey, VerifyKeys, VerifyOptions, verify};
 
 use super::{REFUSED, files, sources, time};
@@ -42,9 +42,20 @@ pub(super) struct Signer {
     /// How long the bundle is good: 90s, 15m, 24h, 7d
     #[arg(long, default_value = "24h", value_parser = time::duration)]
     expires: u64,
-    /// Where to write the bundle
+    /// Where to write the bundle; - is standard output
     #[arg(short, long)]
     output: PathBuf,
+}
+
+impl Signer {
+    /// Says what was written, where the bundle itself is not.
+    fn tell(&self, what: &str) {
+        if files::is_standard(&self.output) {
+            eprintln!("{what}");
+        } else {
+            println!("{what} in {}", self.output.display());
+        }
+    }
 }
 
 #[derive(Args)]
@@ -144,8 +155,8 @@ fn build(build: &Build) -> anyhow::Result<ExitCode> {
         expires_in: signer.expires,
     };
     let bytes = bundle_for(&data, build.engine.into(), &how)?;
-    files::replace(&signer.output, &bytes, 0o644)?;
-    println!("{}@{}: {} bytes in {}", build.node, how.serial, bytes.len(), signer.output.display());
+    files::write(&signer.output, &bytes)?;
+    signer.tell(&format!("{}@{}: {} bytes", build.node, how.serial, bytes.len()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -158,9 +169,11 @@ fn serial(text: &str, output: &Path) -> anyhow::Result<u64> {
         );
         return Ok(serial);
     }
-    let replaced = match std::fs::read(output) {
-        Ok(old) => bundle::inspect(&old).ok().and_then(|old| old.manifest.serial()).unwrap_or(0),
-        Err(_) => 0,
+    let old = Some(output).filter(|output| !files::is_standard(output)).map(files::read);
+    let replaced = match old {
+        Some(Ok(old)) => bundle::inspect(&old).ok().and_then(|old| old.manifest.serial()).unwrap_or(0),
+        // What does not keep what is written to it has no serial to stay above.
+        _ => 0,
     };
     Ok(time::now_ms().max(replaced.saturating_add(1)))
 }
@@ -170,6 +183,11 @@ fn sign(sign: &Sign) -> anyhow::Result<ExitCode> {
     let mut all = BTreeMap::new();
     collect(&sign.dir, "", &mut all)?;
     all.remove(".signatures.json");
+    anyhow::ensure!(
+        all.contains_key(".manifest"),
+        "{} has no .manifest, so it is no bundle: give the folder that `opa build` unpacks to",
+        sign.dir.display()
+    );
     let key = SigningKey::from_file(&signer.key)?;
     let now = time::now();
     let claims = Claims {
@@ -178,8 +196,11 @@ fn sign(sign: &Sign) -> anyhow::Result<ExitCode> {
         issued_at: now,
         expires: Some(now.saturating_add(signer.expires)),
     };
-    files::replace(&signer.output, &bundle::build(&all, &key, &claims)?, 0o644)?;
-    println!("{} files in {}", all.len(), signer.output.display());
+    let bytes = bundle::build(&all, &key, &claims)?;
+    // What every node refuses is not worth a signature.
+    bundle::dangerous_unverified(&bytes).with_context(|| sign.dir.display().to_string())?;
+    files::write(&signer.output, &bytes)?;
+    signer.tell(&format!("{} files", all.len()));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -193,6 +214,11 @@ fn collect(dir: &Path, at: &str, all: &mut BTreeMap<String, Vec<u8>>) -> anyhow:
         if kind.is_dir() {
             collect(&entry.path(), &format!("{path}/"), all)?;
         } else if kind.is_file() {
+            anyhow::ensure!(
+                is_part_of_bundle(&path),
+                "{path} is no part of a bundle, and whoever may read the bundle could read it: remove it from {}",
+                dir.display()
+            );
             all.insert(path, files::read(&entry.path())?);
         } else {
             anyhow::bail!("{path} is neither a file nor a directory");

@@ -55,7 +55,7 @@ pub(super) struct Approve {
     /// Its id in the approvers file
     #[arg(long)]
     key_id: String,
-    /// Where to write the approval
+    /// Where to write the approval; - is standard output
     #[arg(short, long)]
     output: PathBuf,
 }
@@ -141,8 +141,10 @@ pub(super) fn approve(approve: &Approve) -> anyhow::Result<ExitCode> {
     let key = SigningKey::from_file(&approve.key)?;
     match gate::approve(&comparison, &next, &key, id) {
         Ok(approval) => {
-            files::replace(&approve.output, serde_json::to_string_pretty(&approval)?.as_bytes(), 0o644)?;
-            print_risks(&comparison, Some(id));
+            files::write(&approve.output, serde_json::to_string_pretty(&approval)?.as_bytes())?;
+            if !files::is_standard(&approve.output) {
+                print_risks(&comparison, Some(id));
+            }
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => Ok(Refusal { reason: error.reason(), message: error.to_string() }.print()),

@@ -38,7 +38,7 @@ pub(super) fn run(import: &Import) -> anyhow::Result<ExitCode> {
 
 fn write(output: Option<&Path>, rules: &str) -> anyhow::Result<ExitCode> {
     match output {
-        Some(path) => files::replace(path, rules.as_bytes(), 0o644)?,
+        Some(path) => files::write(path, rules.as_bytes())?,
         None => print!("{rules}"),
     }
     Ok(ExitCode::SUCCESS)

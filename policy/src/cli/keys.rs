@@ -19,7 +19,7 @@ pub(super) struct Keygen {
     #[arg(long)]
     public: PathBuf,
     /// Id of the key
-    #[arg(long)]
+    #[arg(long, value_parser = key_id)]
     key_id: String,
     /// Kind of key
     #[arg(long, value_enum, default_value = "es256")]
@@ -35,13 +35,19 @@ enum Algorithm {
     Eddsa,
 }
 
+/// Bundles, configurations and people must all be able to write it.
+fn key_id(text: &str) -> Result<String, String> {
+    let fits = (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    let what_to_do = "the key needs a name that bundles can carry, 1 to 128 visible ASCII characters: --key-id k1";
+    if fits { Ok(text.to_owned()) } else { Err(what_to_do.to_owned()) }
+}
+
 pub(super) fn run(keygen: &Keygen) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
         keygen.force || !keygen.output.exists(),
         "{} exists: bundles signed with it would become unverifiable (use --force to replace it)",
         keygen.output.display()
     );
-    anyhow::ensure!(!keygen.key_id.is_empty(), "the key needs a name that bundles can carry: --key-id k1");
     anyhow::ensure!(
         !same_file(&keygen.output, &keygen.public),
         "{} cannot hold both keys: the public one would replace the private one; give --public another file",
@@ -63,8 +69,8 @@ pub(super) fn run(keygen: &Keygen) -> anyhow::Result<ExitCode> {
         Algorithm::Eddsa => KeyPair::eddsa()?,
     };
     keys.insert(&keygen.key_id, pair.algorithm, &pair.public_pem);
-    files::replace(&keygen.output, pair.private_pem.as_bytes(), 0o600)?;
-    files::replace(&keygen.public, keys.to_json().as_bytes(), 0o644)?;
+    files::write_secret(&keygen.output, pair.private_pem.as_bytes())?;
+    files::write(&keygen.public, keys.to_json().as_bytes())?;
     println!("{} key {} in {}", pair.algorithm, keygen.key_id, keygen.output.display());
     Ok(ExitCode::SUCCESS)
 }

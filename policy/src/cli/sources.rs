@@ -10,10 +10,13 @@ use nova_policy::report::{self, Report};
 
 use super::{MISTAKES, files};
 
+/// Largest file of certificates: far above any list of CAs.
+const MAX_PEM: u64 = 1024 * 1024;
+
 /// The files every compile starts from.
 #[derive(Args)]
 pub(super) struct Sources {
-    /// Rules
+    /// Rules; - is standard input, as for every file that is read
     #[arg(long)]
     rules: PathBuf,
     /// Workload table: endpoints.yaml or placements.yaml
@@ -48,7 +51,7 @@ impl Sources {
     fn compile(&self, node: &str) -> anyhow::Result<Result<NodeData, Report>> {
         let (rules, workloads) = (files::read(&self.rules)?, files::read(&self.workloads)?);
         let folder = self.rules.parent().unwrap_or(Path::new(".")).to_owned();
-        let load = |name: &str| std::fs::read(folder.join(name));
+        let load = |name: &str| nova_policy::files::read(&folder.join(name), MAX_PEM).map_err(Into::into);
         let options = Options { node: node.to_owned(), lab: self.lab };
         let (rules_name, workloads_name) = (self.rules.display().to_string(), self.workloads.display().to_string());
         let (rules, workloads) = match (report::text(&rules_name, &rules), report::text(&workloads_name, &workloads)) {
@@ -97,7 +100,7 @@ pub(super) fn compile(sources: &Sources, node: &str, output: Option<&Path>) -> a
     };
     let text = serde_json::to_string_pretty(&serde_json::json!({ "nova": data }))?;
     match output {
-        Some(path) => files::replace(path, text.as_bytes(), 0o644)?,
+        Some(path) => files::write(path, text.as_bytes())?,
         None => println!("{text}"),
     }
     Ok(ExitCode::SUCCESS)

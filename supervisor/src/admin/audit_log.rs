@@ -1,6 +1,5 @@
 //! Finding the line of a decision in the audit log. The log may be large: it is read once, line by line, from its start.
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -11,7 +10,7 @@ const MAX_LINE: usize = 256 * 1024;
 
 /// The first line with this decision id that holds a decision input; else the first with this id at all.
 pub(super) fn find(path: &Path, decision_id: &str) -> io::Result<Option<Value>> {
-    let mut reader = BufReader::with_capacity(1 << 20, File::open(path)?);
+    let mut reader = BufReader::with_capacity(1 << 20, nova_policy::files::open(path).map_err(io::Error::from)?);
     // Our own writer leaves no space after the colon; the parse below decides.
     let needle = format!("\"decision_id\":\"{decision_id}\"");
     let mut line = Vec::new();

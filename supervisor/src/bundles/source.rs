@@ -1,11 +1,12 @@
 //! Reading a file that somebody else writes: opened once, looked at through the descriptor, never more than a cap.
 
-use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
+use nova_policy::files::{self, FileError};
 use thiserror::Error;
 
 /// Largest bundle or key file that is read: what the verifier would unpack at most.
@@ -77,23 +78,17 @@ pub(crate) fn fingerprint(path: &Path) -> Option<Fingerprint> {
 
 /// The whole file, and the fingerprint of exactly these bytes.
 pub(crate) fn read(path: &Path) -> Result<(Vec<u8>, Fingerprint), ReadError> {
-    let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => ReadError::Missing(path.to_owned()),
-        _ => ReadError::Io { path: path.to_owned(), source },
+    let failed = |error: FileError| match error {
+        FileError::Io(source) if source.kind() == io::ErrorKind::NotFound => ReadError::Missing(path.to_owned()),
+        FileError::Io(source) => ReadError::Io { path: path.to_owned(), source },
+        FileError::NotRegular(_) => ReadError::NotAFile(path.to_owned()),
+        FileError::TooLarge(_) => ReadError::TooLarge(path.to_owned()),
     };
-    // Without O_NONBLOCK a pipe at the path would hold this thread for ever.
-    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).map_err(failed)?;
-    let before = file.metadata().map_err(failed)?;
-    if !before.is_file() {
-        return Err(ReadError::NotAFile(path.to_owned()));
-    }
-    let mut bytes = Vec::new();
-    (&file).take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(ReadError::TooLarge(path.to_owned()));
-    }
-    let after = fingerprint_of(&file).map_err(failed)?;
-    if after != Fingerprint::from(&before) {
+    let file = files::open(path).map_err(failed)?;
+    let before = fingerprint_of(&file).map_err(|error| failed(error.into()))?;
+    let bytes = files::bounded(&file, MAX_BYTES).map_err(failed)?;
+    let after = fingerprint_of(&file).map_err(|error| failed(error.into()))?;
+    if after != before {
         return Err(ReadError::Changing(path.to_owned()));
     }
     Ok((bytes, after))

@@ -3,8 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -25,14 +23,8 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigErrors> {
         ConfigErrors(vec![ConfigError { file, line: 0, column: 0, key: String::new(), problem, remedy: remedy.into() }])
     };
     let remedy = "give the path of a supervisor.toml that this user may read";
-    let file = File::open(path).map_err(|error| fail(format!("cannot be opened: {error}"), remedy))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| fail(format!("cannot be read: {error}"), remedy))?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(fail(format!("is larger than {MAX_FILE} bytes"), remedy));
-    }
+    let bytes =
+        nova_policy::files::read(path, MAX_FILE).map_err(|error| fail(format!("cannot be read: {error}"), remedy))?;
     nova_policy::report::text(&path.display().to_string(), &bytes).map(str::to_owned).map_err(|report| {
         let mistake = |problem: nova_policy::report::Problem| ConfigError {
             file: path.to_owned(),
@@ -300,6 +292,6 @@ mod tests {
     #[test]
     fn a_file_that_is_missing_names_itself_and_a_remedy() {
         let text = read(Path::new("/nonexistent/supervisor.toml")).expect_err("no such file").to_string();
-        assert!(text.starts_with("/nonexistent/supervisor.toml: cannot be opened"), "{text}");
+        assert!(text.starts_with("/nonexistent/supervisor.toml: cannot be read"), "{text}");
     }
 }

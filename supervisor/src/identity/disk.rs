@@ -1,12 +1,12 @@
 //! Files with certificates, keys and other secrets. Every file is opened once and judged by its descriptor, so that nothing can be swapped
 //! between check and use. Paths are followed as they are: a Kubernetes secret's `..data` link may point elsewhere next time.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use nix::fcntl::OFlag;
+use nova_policy::files::{self, FileError};
 use zeroize::Zeroizing;
 
 use super::IdentityError;
@@ -31,8 +31,10 @@ pub(crate) fn read_secret(path: &Path) -> Result<Zeroizing<Vec<u8>>, IdentityErr
 /// The whole file.
 pub(super) fn read(path: &Path, access: Access) -> Result<Zeroizing<Vec<u8>>, IdentityError> {
     let failed = |source| IdentityError::Read { path: path.to_owned(), source };
-    // O_NONBLOCK: opening a FIFO that somebody put there must not hang the control runtime.
-    let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(failed)?;
+    let file = files::open(path).map_err(|error| match error {
+        FileError::Io(source) => failed(source),
+        _ => IdentityError::NotAFile { path: path.to_owned(), max: MAX_FILE },
+    })?;
     check_file(path, &file, access)?;
     // One allocation: a growing buffer would leave copies of a key behind.
     let mut text = Zeroizing::new(Vec::with_capacity(MAX_FILE as usize + 1));
@@ -45,7 +47,7 @@ pub(super) fn read(path: &Path, access: Access) -> Result<Zeroizing<Vec<u8>>, Id
 
 fn check_file(path: &Path, file: &File, access: Access) -> Result<(), IdentityError> {
     let facts = file.metadata().map_err(|source| IdentityError::Read { path: path.to_owned(), source })?;
-    if !facts.is_file() || facts.len() > MAX_FILE {
+    if facts.len() > MAX_FILE {
         return Err(IdentityError::NotAFile { path: path.to_owned(), max: MAX_FILE });
     }
     let trusted_owner = facts.uid() == 0 || facts.uid() == nix::unistd::geteuid().as_raw();
