@@ -22,7 +22,7 @@ fuzz_target!(|text: &str| {
     if let Ok(input) = serde_json::from_str::<Input>(text) {
         ask(policy, &input);
     }
-    if let Ok(inputs) = text.parse::<Pair>().map_err(drop).and_then(|pair| pair.inputs(policy).map_err(drop)) {
+    if let Ok(inputs) = text.parse::<Pair>().map_err(drop).and_then(|pair| pair.inputs(policy, &|_| Vec::new()).map_err(drop)) {
         inputs.iter().for_each(|input| ask(policy, input));
     }
     let _ = InUse::parse(text);

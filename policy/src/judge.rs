@@ -61,6 +61,20 @@ fn egress<'d>(data: &'d NodeData, input: &Input) -> Option<Vec<&'d RuleEntry>> {
 }
 
 fn ingress<'d>(data: &'d NodeData, input: &Input) -> Option<Vec<&'d RuleEntry>> {
+    let mut rules = from_anywhere(data, input)?;
+    rules.retain(|rule| source_ok(rule, input));
+    Some(rules)
+}
+
+/// Whether the answer to an input of ingress is another one for callers from elsewhere.
+pub(crate) fn looks_at_source(data: &NodeData, input: &Input) -> bool {
+    let port = || data.ingress.get(input.workload())?.get(input.port()?);
+    let has_ranges = port().is_some_and(|port| !port.cidr.is_empty());
+    has_ranges || from_anywhere(data, input).is_some_and(|rules| rules.iter().any(|rule| rule.src.is_some()))
+}
+
+/// The rules of the pair, also those that want their caller to come from elsewhere.
+fn from_anywhere<'d>(data: &'d NodeData, input: &Input) -> Option<Vec<&'d RuleEntry>> {
     let port = data.ingress.get(input.workload())?.get(input.port()?)?;
     let mut rules: Vec<&RuleEntry> = Vec::new();
     if let (Some(peer), Some(ca)) = (input.peer(), input.peer_ca())
@@ -83,7 +97,6 @@ fn ingress<'d>(data: &'d NodeData, input: &Input) -> Option<Vec<&'d RuleEntry>> 
         }
         _ => {}
     }
-    rules.retain(|rule| source_ok(rule, input));
     Some(rules)
 }
 

@@ -13,17 +13,21 @@ use crate::data::{EgressTarget, NodeData};
 use crate::engine::Policy;
 use crate::host::{Host, HostError, parse_port};
 use crate::input::{Input, Peer};
+use crate::judge;
+use crate::never::{self, Never};
 use crate::path::{CanonicalPath, PathError};
 
 /// The port of a destination outside that is written without one.
 const DEFAULT_PORT: u16 = 443;
-/// Stands for "any address" where a pair names no source address; no rule may name it.
+/// Stands for the address of a caller where no rule asks for it.
 const ANY_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// A pair, read but not yet looked up in a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pair {
     from: From,
+    /// Where the caller comes from.
+    at: Option<IpAddr>,
     to: String,
     /// A number or the name of a port.
     port: Option<String>,
@@ -55,6 +59,9 @@ pub enum PairError {
     /// The path cannot be asked about.
     #[error("the path is refused before policy is asked")]
     Path(#[source] PathError),
+    /// No rule is asked about it.
+    #[error(transparent)]
+    Never(#[from] Never),
     /// The destination is no host.
     #[error("{0:?} is neither a workload nor a host")]
     Host(String, #[source] HostError),
@@ -68,6 +75,16 @@ pub enum PairError {
         to: String,
         /// Ports that the bundle knows of it.
         known: Vec<String>,
+    },
+    /// Its address would decide.
+    #[error(
+        "rules of {to} ask where the caller comes from, and the address of {from} is not known here: write \"{from}@ADDRESS -> ...\""
+    )]
+    Address {
+        /// Who calls.
+        from: String,
+        /// Where to.
+        to: String,
     },
     /// Neither end lives here.
     #[error("neither end of the pair is in the bundle of node {0:?}: ask the node where one of them runs")]
@@ -84,6 +101,7 @@ impl FromStr for Pair {
             [to] => (*to, Ask::Connect),
             [to, word] if word.eq_ignore_ascii_case("opaque") => (*to, Ask::Opaque),
             [to, method, target] => {
+                never::check(method, target.split_once('?').map(|(_, query)| query))?;
                 let path = match *target {
                     "*" => CanonicalPath::asterisk(),
                     target => CanonicalPath::parse(target.as_bytes()).map_err(PairError::Path)?,
@@ -96,7 +114,8 @@ impl FromStr for Pair {
         if to.is_empty() || port == Some("") {
             return Err(PairError::Form);
         }
-        Ok(Self { from: caller(from.trim())?, to: to.to_owned(), port: port.map(str::to_owned), ask })
+        let (from, at) = caller(from.trim())?;
+        Ok(Self { from, at, to: to.to_owned(), port: port.map(str::to_owned), ask })
     }
 }
 
@@ -111,7 +130,20 @@ fn split_port(to: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn caller(text: &str) -> Result<From, PairError> {
+/// Who calls, and from where: `x`, `x@10.64.0.3`, `spiffe://...@10.64.0.3`, `10.64.0.3`.
+fn caller(text: &str) -> Result<(From, Option<IpAddr>), PairError> {
+    let (who, at) = match text.rsplit_once('@') {
+        Some((who, at)) => (who, Some(at.parse().map_err(|_| PairError::From(text.to_owned()))?)),
+        None => (text, None),
+    };
+    match (identified(who)?, at) {
+        (From::Address(_), Some(_)) => Err(PairError::From(text.to_owned())),
+        (From::Address(address), None) => Ok((From::Address(address), Some(address))),
+        (from, at) => Ok((from, at)),
+    }
+}
+
+fn identified(text: &str) -> Result<From, PairError> {
     let wrong = || PairError::From(text.to_owned());
     if text.contains("://") {
         return SpiffeId::new(text).map(From::Identity).map_err(|_| wrong());
@@ -127,11 +159,12 @@ fn caller(text: &str) -> Result<From, PairError> {
 }
 
 impl Pair {
-    /// What the node of this policy is asked about the pair: the caller's question first.
+    /// What the node of this policy is asked about the pair: the caller's question first. `addresses` knows those of
+    /// workloads; where rules ask for the caller's, the callee is asked about each of them.
     ///
     /// # Errors
-    /// When neither end lives on the node, or the port is not clear.
-    pub fn inputs(&self, policy: &Policy) -> Result<Vec<Input>, PairError> {
+    /// When neither end lives on the node, or the port or an address that decides is not clear.
+    pub fn inputs(&self, policy: &Policy, addresses: &dyn Fn(&str) -> Vec<IpAddr>) -> Result<Vec<Input>, PairError> {
         let data = policy.data();
         let mut inputs = Vec::new();
         if let From::Workload(source) = &self.from {
@@ -144,12 +177,42 @@ impl Pair {
         if data.workloads.contains_key(target)
             && let Some(peer) = self.peer(target, data)
         {
-            let address = if let From::Address(address) = self.from { address } else { ANY_ADDRESS };
             let number = inputs.first().and_then(Input::dest_port);
             let port = self.ingress_port(target, number, data)?;
-            inputs.push(self.asked(Input::ingress_connect(target, port, &peer, address)));
+            let asked = |address| self.asked(Input::ingress_connect(target, port.as_str(), &peer, address));
+            let sources = self.sources(data, &asked(ANY_ADDRESS), addresses)?;
+            inputs.extend(sources.into_iter().map(asked));
         }
         if inputs.is_empty() { Err(PairError::NotHere(data.node.clone())) } else { Ok(inputs) }
+    }
+
+    /// Where the callee sees the call come from. `input` is what it is asked, from anywhere.
+    fn sources(
+        &self,
+        data: &NodeData,
+        input: &Input,
+        addresses: &dyn Fn(&str) -> Vec<IpAddr>,
+    ) -> Result<Vec<IpAddr>, PairError> {
+        let mut known = match (&self.from, self.at) {
+            (_, Some(address)) => vec![address],
+            (From::Workload(name), None) => addresses(bare(name, data)),
+            _ => Vec::new(),
+        };
+        let decides = judge::looks_at_source(data, input);
+        match known.as_slice() {
+            [] if decides => {
+                let from = match &self.from {
+                    From::Workload(name) => name.clone(),
+                    From::Identity(id) => id.to_string(),
+                    From::Address(address) => address.to_string(),
+                };
+                return Err(PairError::Address { from, to: self.to.clone() });
+            }
+            [] => known.push(ANY_ADDRESS),
+            _ if !decides => known.truncate(1),
+            _ => {}
+        }
+        Ok(known)
     }
 
     fn asked(&self, connect: Input) -> Input {
@@ -293,9 +356,14 @@ mod tests {
     use crate::explain;
     use crate::testing::{CASE_RULES, CASE_WORKLOADS, policy};
 
+    /// What a bundle alone knows of addresses.
+    fn none(_: &str) -> Vec<IpAddr> {
+        Vec::new()
+    }
+
     fn asked(text: &str) -> Vec<(String, bool)> {
         let policy = policy(CASE_RULES, CASE_WORKLOADS, "node-1");
-        let inputs = text.parse::<Pair>().expect(text).inputs(&policy).expect(text);
+        let inputs = text.parse::<Pair>().expect(text).inputs(&policy, &none).expect(text);
         let one = |input: &Input| {
             let shown = serde_json::to_string(input).expect("an input has a JSON form");
             (shown, explain::explain(&policy, input).decision.allow)
@@ -306,16 +374,32 @@ mod tests {
     // covers: B11c
     #[test]
     fn texts_that_are_no_pairs_say_how_to_write_one() {
-        for bad in
-            ["", "x", "x ->", "-> y", "x -> y GET", "x -> y GET /../z", "x -> y: GET /", "x y -> z", "x -> y a b c"]
-        {
+        for bad in [
+            "",
+            "x",
+            "x ->",
+            "x@ -> y",
+            "@10.0.0.1 -> y",
+            "x@somewhere -> y",
+            "10.0.0.1@10.0.0.2 -> y",
+            "-> y",
+            "x -> y GET",
+            "x -> y GET /../z",
+            "x -> y: GET /",
+            "x y -> z",
+            "x -> y a b c",
+        ] {
             let pair = bad.parse::<Pair>();
             assert!(pair.is_err(), "{bad}: {pair:?}");
         }
+        for (never, why) in [("TRACE /v1", Never::Method), ("GET /v1?_method=DELETE", Never::Override)] {
+            let pair = format!("x -> service-a {never}").parse::<Pair>();
+            assert!(matches!(pair, Err(PairError::Never(got)) if got == why), "{never}: {pair:?}");
+        }
         let policy = policy(CASE_RULES, CASE_WORKLOADS, "node-1");
-        let nobody = "nobody -> elsewhere:443".parse::<Pair>().expect("a pair").inputs(&policy);
+        let nobody = "nobody -> elsewhere:443".parse::<Pair>().expect("a pair").inputs(&policy, &none);
         assert!(matches!(nobody, Err(PairError::NotHere(_))), "{nobody:?}");
-        let unclear = "10.64.1.1 -> service-a".parse::<Pair>().expect("a pair").inputs(&policy);
+        let unclear = "10.64.1.1 -> service-a".parse::<Pair>().expect("a pair").inputs(&policy, &none);
         assert!(matches!(&unclear, Err(PairError::Port { known, .. }) if known.len() > 1), "{unclear:?}");
     }
 
@@ -347,5 +431,26 @@ mod tests {
             let got = asked(text);
             assert_eq!(got.iter().map(|(_, allow)| *allow).collect::<Vec<_>>(), [wanted], "{text}: {got:?}");
         }
+    }
+
+    // covers: B11c
+    #[test]
+    fn where_rules_ask_for_the_callers_address_it_is_asked_about_or_has_to_be_given() {
+        let rules = "rules:\n- {id: near, tenant: t, from: {workload: x, cidr: 10.0.0.0/30}, to: {workload: a, port: web}, http: {methods: [PUT]}}\n";
+        let workloads = "trust_domain: n\nendpoints:\n\
+            - {workload_id: x, tenant: t, pod_uid: px, workload_ip: 10.0.0.1, node: n1}\n\
+            - {workload_id: a, tenant: t, pod_uid: pa, workload_ip: 10.0.0.2, node: n1, ports: [{name: web, port: 443, mode: mtls, protocol: http}]}\n";
+        let policy = policy(rules, workloads, "n1");
+        let callee = |text: &str, known: &[IpAddr]| -> Result<Vec<bool>, PairError> {
+            let inputs = text.parse::<Pair>().expect(text).inputs(&policy, &|_| known.to_vec())?;
+            Ok(inputs[1..].iter().map(|input| explain::explain(&policy, input).decision.allow).collect())
+        };
+        let (near, far): (IpAddr, IpAddr) = (Ipv4Addr::new(10, 0, 0, 1).into(), Ipv4Addr::new(10, 0, 1, 1).into());
+        let unknown = callee("x -> a PUT /p", &[]).expect_err("nobody says where x is").to_string();
+        assert!(unknown.contains("x@ADDRESS"), "{unknown}");
+        assert_eq!(callee("x -> a PUT /p", &[near]).expect("known"), [true]);
+        assert_eq!(callee("x -> a PUT /p", &[far, near]).expect("known"), [false, true], "each of them");
+        assert_eq!(callee("x@10.0.0.3 -> a PUT /p", &[far]).expect("given"), [true]);
+        assert_eq!(callee("x@10.0.1.3 -> a PUT /p", &[near]).expect("given"), [false]);
     }
 }

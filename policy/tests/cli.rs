@@ -2,54 +2,13 @@
 
 #![allow(clippy::panic, reason = "a test that cannot go on")]
 
-use std::path::{Path, PathBuf};
+mod cli_support;
+
+use std::path::Path;
 use std::process::{Command, Output};
 
+use cli_support::{build, code, data, folder, json, run, verify, words};
 use serde_json::Value;
-
-fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
-}
-
-fn run(dir: &Path, args: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nova-policy"));
-    command.current_dir(dir).args(args).output().expect("the program starts")
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| Value::String(format!("{output:?}")))
-}
-
-fn code(output: &Output) -> Option<i32> {
-    output.status.code()
-}
-
-/// A folder with rules, workloads, a key and a bundle for node-1.
-fn folder() -> tempfile::TempDir {
-    let dir = tempfile::tempdir().expect("a folder");
-    for (from, to) in [
-        ("decision-rules.yaml", "rules.yaml"),
-        ("decision-workloads.yaml", "endpoints.yaml"),
-        ("partner-ca.pem", "partner-ca.pem"),
-    ] {
-        std::fs::copy(data(from), dir.path().join(to)).expect(from);
-    }
-    let made = run(dir.path(), &["keygen", "-o", "key.pem", "--public", "keys.json", "--key-id", "k1"]);
-    assert_eq!(code(&made), Some(0), "{made:?}");
-    let built = build(dir.path(), "b.tar.gz");
-    assert_eq!(code(&built), Some(0), "{built:?}");
-    dir
-}
-
-fn build(dir: &Path, output: &str) -> Output {
-    let args = "bundle build --rules rules.yaml --workloads endpoints.yaml --node node-1 --key key.pem --key-id k1 -o";
-    run(dir, &args.split(' ').chain([output]).collect::<Vec<_>>())
-}
-
-fn verify(dir: &Path, file: &str, more: &str) -> Output {
-    let args = format!("bundle verify {file} --keys keys.json --key-id k1 {more}");
-    run(dir, &args.split_whitespace().collect::<Vec<_>>())
-}
 
 // covers: A5a
 #[test]
@@ -88,6 +47,13 @@ fn decide_and_explain_answer_for_people_and_programs() {
     assert_eq!((code(&decided), json(&decided)["reason"].as_str()), (Some(2), Some("l7_mismatch")), "{decided:?}");
     let allowed = run(dir, &["eval", "--bundle", "b.tar.gz", "--input", &input.replace("DELETE", "GET")]);
     assert_eq!((code(&allowed), json(&allowed)["rule_id"].as_str()), (Some(0), Some("x-to-a")), "{allowed:?}");
+    let newline = run(dir, &["keygen", "-o", "o.pem", "--public", "o.json", "--key-id", "a\nb"]);
+    assert!(code(&newline) == Some(1) && !dir.join("o.pem").exists(), "{newline:?}");
+    for command in ["decide", "explain"] {
+        let pair = ["--pair", "x -> service-a:443 GET /v1/orders/42"];
+        let both = run(dir, &[&[command, "--json", "--bundle", "b.tar.gz"][..], &pair].concat());
+        assert_eq!(json(&both).as_array().map(Vec::len), Some(2), "one document for both ends: {both:?}");
+    }
     let explained = run(dir, &["explain", "--bundle", "b.tar.gz", "--input", input]);
     let text = String::from_utf8_lossy(&explained.stdout).into_owned();
     assert_eq!(code(&explained), Some(2));
@@ -173,7 +139,6 @@ fn a_directory_can_be_signed_and_a_target_canonicalised() {
     assert_eq!((code(&good), String::from_utf8_lossy(&good.stdout).trim()), (Some(0), "/v1/orders?x=1"));
 }
 
-/// Runs words in the folder.
 // covers: B9a
 #[test]
 fn a_list_of_what_is_in_use_that_says_nothing_is_refused() {
@@ -204,6 +169,7 @@ fn keygen_never_takes_a_key_away_unasked() {
         ("keygen -o both.pem --public both.pem --key-id k2", "cannot hold both keys"),
         ("keygen -o both.pem --public ./both.pem --key-id k2", "cannot hold both keys"),
         ("keygen -o other.pem --public more.json --key-id=", "--key-id k1"),
+        ("keygen -o other.pem --public more.json --key-id=k1\u{e9}", "--key-id k1"),
     ] {
         let got = words(dir, args);
         assert!(code(&got) == Some(1) && String::from_utf8_lossy(&got.stderr).contains(want), "{args}: {got:?}");
@@ -238,10 +204,6 @@ fn a_misspelt_node_and_a_serial_without_a_successor_do_not_pass_in_silence() {
     assert_eq!(code(&misspelt), Some(0), "a node may be empty");
     assert!(String::from_utf8_lossy(&misspelt.stderr).contains("no workload on node nod-1"), "{misspelt:?}");
     assert!(build("node-1", "").stderr.is_empty());
-}
-
-fn words(dir: &Path, text: &str) -> Output {
-    run(dir, &text.split_whitespace().collect::<Vec<_>>())
 }
 
 /// A bundle for node-1 as `name`, of the folder's rules with one text replaced, and signed by `key`.
@@ -442,6 +404,7 @@ fn path_prints_the_canonical_path_or_the_refusal_and_its_code() {
         ("/a%252e", Err("double_escape")),
         ("/a//b", Err("empty_segment")),
         ("/a b", Err("forbidden_byte")),
+        ("/a?b=1&_method=DELETE", Err("method_override")),
     ] {
         let got = run(dir.path(), &["path", target]);
         let text = String::from_utf8_lossy(&got.stdout).trim().to_owned();

@@ -379,6 +379,28 @@ fn replay_says_when_something_else_than_policy_refused() {
     served.record("00aa-3", "node-1@5", "deny", "address_forbidden", X_READS_A);
     let result = served.ask(&json!({"op": "replay", "decision_id": "00aa-3"}))["result"].clone();
     assert!(result["notes"][0].as_str().unwrap_or_default().contains("address_forbidden"), "{result}");
+    for (id, came, reason) in [("00aa-3", "deny", "address_forbidden"), ("00aa-6", "error", "name_forbidden")] {
+        served.record(id, "node-1@5", came, reason, X_READS_A);
+        let out = text(&served.cli(&["replay", id]));
+        let first = out.lines().next().unwrap_or_default();
+        let wanted = format!("then: {came} ({reason}); the policy alone: then allow");
+        assert!(first.starts_with(&wanted) && out.contains(&format!("for another reason: {reason}")), "{out}");
+    }
+}
+
+#[test]
+fn what_no_rule_is_asked_about_is_not_explained_as_allowed() {
+    let served = Served::start();
+    served.publish(5, ONLY_A);
+    let calls = ["x -> service-a TRACE /v1/orders/1", "x -> service-a GET /v1/orders/1?_method=DELETE"];
+    for call in calls {
+        let output = served.cli(&["explain", call]);
+        assert_eq!(output.status.code(), Some(2), "{call}");
+        assert!(error_text(&output).contains("whatever the rules say"), "{}", error_text(&output));
+    }
+    let traced = ["--direction", "egress", "--source", "x", "--dest-host", "service-a.t.nova", "--dest-port", "443"];
+    let output = served.cli(&[&["explain"][..], &traced, &["--method", "TRACE", "--path", "/v1/orders/1"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
+use nova_policy::never;
 use nova_policy::pair::Pair;
 use nova_policy::{Evaluator, Input, Policy, bundle};
 
@@ -19,7 +20,8 @@ pub(super) struct Ask {
     /// The input: JSON, a file that holds it, or - for standard input
     #[arg(long, required_unless_present = "pair", conflicts_with = "pair")]
     input: Option<String>,
-    /// The pair instead of an input: "x -> service-a GET /v1/orders", "x -> api.example.com:443"
+    /// The pair instead of an input: "x -> service-a GET /v1/orders", "x -> api.example.com:443"; x@ADDRESS where rules ask
+    /// for it
     #[arg(long)]
     pair: Option<String>,
     /// Print JSON
@@ -32,7 +34,7 @@ impl Ask {
         let bundle = bundle::dangerous_unverified(&files::read(&self.bundle)?)?;
         let policy = Policy::load(bundle)?;
         let inputs = match (&self.pair, &self.input) {
-            (Some(pair), _) => pair.parse::<Pair>()?.inputs(&policy)?,
+            (Some(pair), _) => pair.parse::<Pair>()?.inputs(&policy, &|_| Vec::new())?,
             (None, Some(input)) => vec![read(input)?],
             (None, None) => anyhow::bail!("give --input or --pair"),
         };
@@ -42,15 +44,23 @@ impl Ask {
 
 fn read(text: &str) -> anyhow::Result<Input> {
     let text = if text.trim_start().starts_with('{') { text.to_owned() } else { files::read_text(Path::new(text))? };
-    serde_json::from_str(&text).context("the input is not a decision input")
+    let input: Input = serde_json::from_str(&text).context("the input is not a decision input")?;
+    never::check(input.method().unwrap_or_default(), None)?;
+    Ok(input)
 }
 
 pub(super) fn decide(ask: &Ask) -> anyhow::Result<ExitCode> {
     let (policy, inputs) = ask.load()?;
     let mut evaluator = Evaluator::new();
     let decisions: Vec<_> = inputs.iter().map(|input| evaluator.decide(&policy, input)).collect();
-    for decision in &decisions {
-        println!("{}", serde_json::to_string(decision)?);
+    match decisions.as_slice() {
+        // One document for programs, as `explain` writes it.
+        several @ [_, _, ..] if ask.json => println!("{}", serde_json::to_string(several)?),
+        all => {
+            for decision in all {
+                println!("{}", serde_json::to_string(decision)?);
+            }
+        }
     }
     Ok(exit(decisions.iter().all(|decision| decision.allow)))
 }

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use nova_policy::never;
 use nova_policy::path::CanonicalPath;
 
 /// Mistakes in the files.
@@ -98,17 +99,19 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
 }
 
 fn path(target: &str) -> anyhow::Result<ExitCode> {
+    if let Err(never) = never::check_query(target.split_once('?').map_or("", |(_, query)| query)) {
+        return Ok(refused(never.code(), &never));
+    }
     match CanonicalPath::parse(target.as_bytes()) {
         Ok(path) => {
             println!("{}", path.path_and_query());
             Ok(ExitCode::SUCCESS)
         }
-        Err(error) => {
-            println!(
-                "{}",
-                serde_json::json!({ "accepted": false, "reason": error.code(), "message": error.to_string() })
-            );
-            Ok(ExitCode::from(REFUSED))
-        }
+        Err(error) => Ok(refused(error.code(), &error)),
     }
+}
+
+fn refused(reason: &str, error: &dyn std::fmt::Display) -> ExitCode {
+    println!("{}", serde_json::json!({ "accepted": false, "reason": reason, "message": error.to_string() }));
+    ExitCode::from(REFUSED)
 }

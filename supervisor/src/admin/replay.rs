@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use nova_policy::engine::Policy;
 use nova_policy::input::Input;
+use nova_policy::never;
 use nova_policy::pair::{Pair, PairError};
 use serde_json::Value;
 
@@ -19,7 +20,7 @@ const MAX_ID: usize = 64;
 
 /// Why the active policy decides an input as it does.
 pub(super) fn explain(handles: &AdminHandles, input: Value) -> Result<ExplanationView, Failure> {
-    let input = parse(input)?;
+    let input = asked(input)?;
     Ok(view::explanation_here(handles, &*active(handles)?, &input))
 }
 
@@ -45,7 +46,13 @@ pub(super) fn explain_pair(
             )
         })?,
     };
-    let inputs = pair.inputs(&policy).map_err(refuse)?;
+    let endpoints = handles.endpoints.load();
+    let addresses = |workload: &str| {
+        let of_workload =
+            endpoints.iter().map(|endpoint| endpoint.spec()).filter(|spec| spec.workload.as_str() == workload);
+        of_workload.flat_map(|spec| spec.ips().collect::<Vec<_>>()).collect()
+    };
+    let inputs = pair.inputs(&policy, &addresses).map_err(refuse)?;
     let inputs = inputs.into_iter().map(|input| with_abilities(input, &handles.abilities));
     let end = |input: &Input| EndView {
         input: serde_json::to_value(input).unwrap_or_default(),
@@ -56,7 +63,7 @@ pub(super) fn explain_pair(
 
 /// What the active policy decides.
 pub(super) fn decide(handles: &AdminHandles, input: Value) -> Result<DecisionView, Failure> {
-    let input = parse(input)?;
+    let input = asked(input)?;
     let policy = active(handles)?;
     let decision = verdict_of(&policy, &input);
     Ok(view::decision_here(handles, &policy, &input, &decision).0)
@@ -91,6 +98,15 @@ pub(super) fn replay(handles: &AdminHandles, decision_id: &str) -> Result<Replay
         now,
         notes,
     })
+}
+
+/// An input that somebody asks about: what no rule is asked about has no decision.
+fn asked(input: Value) -> Result<Input, Failure> {
+    let input = parse(input)?;
+    never::check(input.method().unwrap_or_default(), None).map_err(|never| {
+        Failure::new(Code::BadInput, never.to_string(), "ask about the method that the call would have")
+    })?;
+    Ok(input)
 }
 
 fn parse(input: Value) -> Result<Input, Failure> {
@@ -158,6 +174,9 @@ fn difference(replayed: &DecisionView, recorded: &DecisionView) -> Option<String
     match (replayed.verdict.as_str(), recorded.verdict.as_str()) {
         (policy, "deny") if policy != "deny" => {
             Some(format!("policy allowed it then; it was refused afterwards for another reason: {}", recorded.reason))
+        }
+        (policy, "error") if policy != "deny" => {
+            Some(format!("policy allowed it then; the call failed afterwards for another reason: {}", recorded.reason))
         }
         ("deny", recorded) if recorded != "deny" => Some(
             "the record says that it was allowed, the replay denies it: report this with the bundle and the line"

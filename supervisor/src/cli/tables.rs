@@ -15,10 +15,16 @@ type Text = Result<String, Error>;
 pub(super) fn endpoints(answer: &Value) -> Text {
     let views: Vec<EndpointView> = serde_json::from_value(answer.clone())?;
     let row = |view: EndpointView| {
-        let state = if view.reason.is_empty() { view.stage } else { format!("{} ({})", view.stage, view.reason) };
+        let state = match (view.reason.as_str(), view.message.as_str()) {
+            ("", _) => view.stage,
+            (reason, "") => format!("{} ({reason})", view.stage),
+            (reason, message) => format!("{} ({reason}: {message})", view.stage),
+        };
         let open = format!("{}/{}", view.connections, view.max_connections);
         let pod = format!("{} #{}", view.pod_uid, view.generation);
-        let workload = format!("{}.{}", view.workload, view.tenant);
+        // A row that was refused has none.
+        let is_known = !view.workload.is_empty();
+        let workload = if is_known { format!("{}.{}", view.workload, view.tenant) } else { String::new() };
         [workload, pod, view.ip, view.backend, state, view.ports.join(" "), open]
     };
     let header = ["workload", "pod", "ip", "backend", "state", "ports", "open"];
@@ -94,8 +100,18 @@ pub(super) fn replay(answer: &Value) -> Text {
     let view: ReplayView = serde_json::from_value(answer.clone())?;
     let said =
         |view: Option<&ExplanationView>| view.map_or_else(|| "unknown".to_owned(), |view| verdict(&view.decision));
-    let then = view.then.as_ref().map_or_else(|| verdict(&view.recorded), |then| verdict(&then.decision));
-    let mut text = format!("then: {then}; now: {}\n", said(view.now.as_ref()));
+    let mut text = match &view.then {
+        None => format!("then: {}; now: {}\n", verdict(&view.recorded), said(view.now.as_ref())),
+        Some(then) if then.decision.verdict == view.recorded.verdict => {
+            format!("then: {}; now: {}\n", verdict(&then.decision), said(view.now.as_ref()))
+        }
+        // Something else than the policy had the last word, and may have it again.
+        Some(then) => {
+            let (came, then, now) = (&view.recorded, verdict(&then.decision), said(view.now.as_ref()));
+            cell(format!("then: {} ({})", came.verdict, came.reason))
+                + &format!("; the policy alone: then {then}; now {now}\n")
+        }
+    };
     let mut add = |line: &str| {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{}", line.trim_end());

@@ -8,7 +8,8 @@ pub mod proxy_v2;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use names::{CONNECTION_FIELDS, Spelling, is_for_proxies, is_identity, is_override, is_override_parameter};
+use names::{CONNECTION_FIELDS, is_for_proxies, is_identity, spelling};
+use nova_policy::never::is_override;
 
 /// The header that carries the caller's verified identity to an app.
 pub const XFCC: HeaderName = HeaderName::from_static("x-forwarded-client-cert");
@@ -31,7 +32,7 @@ pub struct OverrideRefused(pub HeaderName);
 /// # Errors
 /// When the request holds a method override. The map is unchanged then: answer 400.
 pub fn strip_request_headers(headers: &mut HeaderMap) -> Result<(), OverrideRefused> {
-    if let Some(name) = headers.keys().find(|name| is_override(&Spelling::of(name))) {
+    if let Some(name) = headers.keys().find(|name| is_override(&spelling(name))) {
         return Err(OverrideRefused(name.clone()));
     }
     let wants_trailers = wants_trailers(headers);
@@ -60,15 +61,6 @@ pub fn strip_trailers(trailers: &mut HeaderMap) {
     strip_matching(trailers, |name| {
         is_identity(name) || is_override(name) || is_for_proxies(name) || matches!(name, "alt-svc" | "trailer")
     });
-}
-
-/// Whether a query holds a parameter that asks for another method than the one that is decided.
-#[must_use]
-pub fn asks_for_another_method(query: &str) -> bool {
-    query.split(['&', ';']).any(|parameter| {
-        let name = parameter.split('=').next().unwrap_or_default();
-        is_override_parameter(&Spelling::of_str(&decoded(name).to_ascii_lowercase()))
-    })
 }
 
 /// Puts the pieces of a cookie together again: HTTP/2 may send them as fields of their own, and in HTTP/1 there is one.
@@ -148,18 +140,6 @@ fn strip_connection(headers: &mut HeaderMap) {
     }
 }
 
-/// Escapes decoded once; what is no escape stays.
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let escape = after.get(..2).filter(|_| byte == b'%').and_then(|digits| hex::decode(digits).ok());
-        rest = if escape.is_some() { &after[2..] } else { after };
-        bytes.push(escape.map_or(byte, |escape| escape[0]));
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// The tokens of all `Connection` headers.
 fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     headers
@@ -171,14 +151,14 @@ fn connection_names(headers: &HeaderMap) -> impl Iterator<Item = &str> {
 
 /// Removes `name` in every spelling in which some server takes a header for it.
 pub fn remove_spellings(headers: &mut HeaderMap, name: &HeaderName) {
-    let wanted = Spelling::of(name);
+    let wanted = spelling(name);
     strip_matching(headers, |other| *other == *wanted);
 }
 
 /// Removes the headers whose name matches in whatever spelling.
 fn strip_matching(headers: &mut HeaderMap, matches: impl Fn(&str) -> bool) {
     // Most requests hold none, and then nothing is allocated.
-    let named: Vec<HeaderName> = headers.keys().filter(|name| matches(&Spelling::of(name))).cloned().collect();
+    let named: Vec<HeaderName> = headers.keys().filter(|name| matches(&spelling(name))).cloned().collect();
     for name in named {
         headers.remove(name);
     }

@@ -137,25 +137,6 @@ fn which_trailers_follow_may_be_said() {
 }
 
 #[test]
-fn a_parameter_asks_for_another_method_in_every_spelling() {
-    for query in [
-        "_method=PUT",
-        "a&_METHOD=PUT",
-        "a;_method",
-        "%5Fmethod=PUT",
-        ".method=PUT",
-        "_HttpMethod=PUT",
-        "$httpMethod=PUT",
-        "X-HTTP-Method-Override=PUT",
-    ] {
-        assert!(asks_for_another_method(query), "{query}");
-    }
-    for query in ["", "method=PUT", "my_method=PUT", "a=_method", "_methods=PUT", "%255Fmethod=PUT", "%5", "%zz=%"] {
-        assert!(!asks_for_another_method(query), "{query}");
-    }
-}
-
-#[test]
 fn te_keeps_trailers_and_nothing_else() {
     for (value, kept) in [("trailers", Some("trailers")), ("gzip, Trailers", Some("trailers")), ("gzip", None)] {
         let mut headers = map(&[("te", value)]);
