@@ -61,6 +61,11 @@ pub(crate) enum Value {
 }
 
 impl Value {
+    /// A list that is there and has nothing in it: what is no list, or too long a one, has been refused for that.
+    pub(crate) fn is_empty_list(&self) -> bool {
+        matches!(self, Self::List(items) if items.is_empty())
+    }
+
     /// What to call it in a message.
     pub(crate) fn kind(&self) -> &'static str {
         match self {

@@ -115,11 +115,10 @@ fn hosts(reader: &mut Reader<'_>, map: &Map<'_>) -> Option<Vec<String>> {
         };
         all.insert(reader.parsed(node, "host", "write every host that may see it, by its whole name", exact)?);
     }
-    if all.is_empty() {
+    if list.value.is_empty_list() {
         reader.fail(list.at, "hosts is empty: the credential can go nowhere", "list the hosts that may see it");
-        return None;
     }
-    Some(all.into_iter().collect())
+    (!all.is_empty()).then(|| all.into_iter().collect())
 }
 
 fn header(text: &str) -> Result<String, &'static str> {

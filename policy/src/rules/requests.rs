@@ -45,7 +45,7 @@ fn methods(reader: &mut Reader<'_>, list: &Node) -> Option<BTreeSet<String>> {
             None => good = false,
         }
     }
-    if methods.is_empty() && good {
+    if list.value.is_empty_list() {
         reader.fail(list.at, "methods is empty: the rule allows nothing", "list methods, or leave it out for all");
     }
     (good && !methods.is_empty()).then_some(methods)
@@ -65,7 +65,7 @@ fn paths(reader: &mut Reader<'_>, list: &Node, encoded_slash: bool) -> Option<Ve
             None => good = false,
         }
     }
-    if paths.is_empty() && good {
+    if list.value.is_empty_list() {
         reader.fail(list.at, "paths is empty: the rule allows nothing", "list paths, or leave it out for all");
     }
     (good && !paths.is_empty()).then_some(paths)
@@ -165,7 +165,7 @@ fn words(
             None => good = false,
         }
     }
-    if all.is_empty() && good {
+    if node.value.is_empty_list() {
         reader.fail(node.at, format!("{what} is empty: the rule allows nothing"), remedy);
     }
     (good && !all.is_empty()).then_some(all)
@@ -196,5 +196,31 @@ fn method(text: &str) -> Result<String, &'static str> {
         true if REFUSED_METHODS.contains(&text) => Err("this method is refused everywhere"),
         true => Ok(text.to_owned()),
         false => Err("not an upper-case method name"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rules::parse_all;
+
+    // covers: A12
+    #[test]
+    fn a_list_that_cannot_be_read_is_one_mistake() {
+        let methods = format!("[{}]", vec!["GET"; 100].join(", "));
+        for (block, want) in [
+            (format!("http: {{methods: {methods}}}"), "methods has 100 items"),
+            ("http: {methods: GET}".to_owned(), "methods is a value, not a list"),
+            ("http: {methods: []}".to_owned(), "methods is empty"),
+            ("http: {paths: []}".to_owned(), "paths is empty"),
+            ("grpc: {services: []}".to_owned(), "services is empty"),
+            ("grpc: {services: s}".to_owned(), "services is a value, not a list"),
+        ] {
+            let rule = format!(
+                "rules:\n- {{id: r, tenant: t, from: {{workload: x}}, to: {{workload: a, port: w}}, {block}}}\n"
+            );
+            let (_, report) = parse_all("rules.yaml", &rule, false, &|_| Ok(Vec::new()));
+            let said: Vec<_> = report.problems.iter().map(|problem| problem.message.as_str()).collect();
+            assert!(matches!(said.as_slice(), [only] if only.contains(want)), "{block}: {said:?}");
+        }
     }
 }
