@@ -3,22 +3,28 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use nova_proto::ids::PodUid;
 
 use super::flood::Floods;
+use super::health::Health;
 use super::line::Line;
 use super::opa::Events;
-use super::writer::{Message, Output, Writer, count_lines};
+use super::output::{Output, count_lines};
+use super::writer::{Message, Writer};
 use crate::config::{AuditConfig, NodeConfig};
 
 /// A thread hands over its lines at least this often.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(100);
 /// A thread hands over its lines at this many bytes.
 pub const FLUSH_BYTES: usize = 64 * 1024;
+/// How long a flush may take.
+const FLUSH_TIME: Duration = Duration::from_secs(5);
+/// Between two tries to hand it over.
+const FLUSH_LOOK: Duration = Duration::from_millis(10);
 /// Buffers on the way to the writer; beyond it a thread keeps its lines until the writer has caught up.
 const QUEUE: usize = 1024;
 /// A thread that keeps more than this counts the log as not writable: a burst of one guest's denials is no reason to refuse
@@ -31,14 +37,14 @@ const KEPT_MAX: usize = 16 * 1024 * 1024;
 #[derive(Clone)]
 pub struct AuditSink {
     to_writer: SyncSender<Message>,
-    writable: Arc<AtomicBool>,
+    health: Arc<Health>,
     required: bool,
     lost: Arc<AtomicU64>,
     /// Denials of an endpoint that this thread may write in a second.
     budget: u32,
     /// The log in OPA's form, if it is wanted.
     events: Option<Arc<Events>>,
-    events_writable: Arc<AtomicBool>,
+    events_health: Option<Arc<Health>>,
     events_lost: Arc<AtomicU64>,
 }
 
@@ -68,20 +74,27 @@ impl AuditSink {
         let log = Output::open(&config.file, &lost)?;
         let beside = config.opa_file.as_ref().map(|file| Output::open(file, &events_lost)).transpose()?;
         let events = beside.is_some().then(|| Events::new(&node.id)).transpose()?.map(Arc::new);
+        let health = Arc::clone(log.health());
+        let events_health = beside.as_ref().map(|events| Arc::clone(events.health()));
         let writer = Writer::new(log, beside);
-        let (writable, events_writable) = (Arc::clone(&writer.log_writable), Arc::clone(&writer.events_writable));
         let (to_writer, from_threads) = sync_channel(QUEUE);
         std::thread::Builder::new().name("audit".into()).spawn(move || writer.run(&from_threads))?;
         let threads = u32::try_from(node.workers).unwrap_or(u32::MAX).max(1);
         let budget = (config.denials_per_second / threads).max(1);
         let required = config.required;
-        Ok(Arc::new(Self { to_writer, writable, required, lost, budget, events, events_writable, events_lost }))
+        Ok(Arc::new(Self { to_writer, health, required, lost, budget, events, events_health, events_lost }))
     }
 
     /// Whether a new request may be allowed: the log can be written, or the operator said that it need not.
     #[must_use]
     pub fn is_writable(&self) -> bool {
-        !self.required || self.writable.load(Ordering::Relaxed)
+        !self.required || self.health.is_good()
+    }
+
+    /// What keeps the log from being written, for people.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.health.problem()
     }
 
     /// Lines that could not be written since the start.
@@ -95,9 +108,11 @@ impl AuditSink {
     #[must_use]
     pub fn events_warning(&self) -> Option<String> {
         let lost = self.events_lost.load(Ordering::Relaxed);
-        let whole = self.events_writable.load(Ordering::Relaxed) && lost == 0;
+        let problem = self.events_health.as_ref().and_then(|health| health.problem());
+        let whole = problem.is_none() && lost == 0;
+        let why = problem.unwrap_or_else(|| "it can be written again".to_owned());
         let remedy = "free space on its disk, or move it; the audit log is another file";
-        (!whole).then(|| format!("[audit] opa_file cannot be written, {lost} events were lost; {remedy}"))
+        (!whole).then(|| format!("[audit] opa_file cannot be written ({why}), {lost} events were lost; {remedy}"))
     }
 
     /// Hands over this thread's lines if they are old enough. Each thread that writes calls it every [`FLUSH_EVERY`].
@@ -108,6 +123,11 @@ impl AuditSink {
             }
             self.hand_over_counted(&mut buffer.floods);
         });
+        if self.health.is_newly_stuck() {
+            tracing::error!(
+                "a write to the audit log does not return: new requests are refused until it does; look at its disk"
+            );
+        }
     }
 
     /// Hands over this thread's lines and waits until everything handed over so far is in the file. Gives the number of lines
@@ -118,8 +138,17 @@ impl AuditSink {
             self.hand_over_counted(&mut buffer.floods);
         });
         let (done, wait) = sync_channel(1);
-        self.to_writer.send(Message::Flush(done)).ok()?;
-        wait.recv_timeout(Duration::from_secs(5)).ok()
+        let until = Instant::now() + FLUSH_TIME;
+        let mut message = Message::Flush(done);
+        // A queue that a writer who stands still has let fill up is no reason to wait for ever.
+        while let Err(refused) = self.to_writer.try_send(message) {
+            match refused {
+                TrySendError::Full(back) if Instant::now() < until => message = back,
+                _ => return None,
+            }
+            std::thread::sleep(FLUSH_LOOK);
+        }
+        wait.recv_timeout(until.saturating_duration_since(Instant::now())).ok()
     }
 
     /// To be awaited before a denial of this endpoint is told: lets others have their turn, for a refusal waits for nothing
@@ -170,7 +199,7 @@ impl AuditSink {
             Ok(()) => {}
             Err(TrySendError::Full(Message::Lines(lines, events))) => self.keep(buffer, lines, events),
             Err(_) => {
-                self.writable.store(false, Ordering::Relaxed);
+                self.health.overrun();
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -190,7 +219,7 @@ impl AuditSink {
     /// The writer is behind.
     fn keep(&self, buffer: &mut Buffer, lines: Vec<u8>, events: Vec<u8>) {
         if lines.len() > BEHIND {
-            self.writable.store(false, Ordering::Relaxed);
+            self.health.overrun();
         }
         if lines.len() > KEPT_MAX {
             self.lost.fetch_add(count_lines(&lines), Ordering::Relaxed);
