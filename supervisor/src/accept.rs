@@ -17,6 +17,7 @@ use crate::guestlink::GuestSocket;
 use crate::net::listen::BACKLOG as LISTEN_BACKLOG;
 use crate::net::pressure::{Pressure, Trouble};
 use crate::state::endpoint::{Accepting, Endpoint, OnTheWay, PortSpec, Slot, Stage};
+use crate::state::port::{OpenPort, PortStage};
 
 /// Jobs on the way to one thread, a few of each endpoint. A full queue means the thread is stuck; what does not fit is closed.
 const QUEUE: usize = 4096;
@@ -31,7 +32,7 @@ pub trait Service: 'static {
     fn tcp(
         self: Rc<Self>,
         endpoint: Arc<Endpoint>,
-        port: Arc<PortSpec>,
+        port: OpenPort,
         stream: TcpStream,
         from: SocketAddr,
     ) -> impl Future<Output = ()> + 'static;
@@ -46,8 +47,7 @@ pub trait Service: 'static {
 /// A port that connections are accepted for.
 struct Port {
     endpoint: Arc<Endpoint>,
-    spec: Arc<PortSpec>,
-    closed: watch::Receiver<bool>,
+    open: OpenPort,
     trouble: Trouble,
     /// The end of a drain waits for it.
     accepting: Accepting,
@@ -112,21 +112,20 @@ impl Workers {
         &self.pressure
     }
 
-    /// Accepts on `sockets`, one per thread, until the endpoint drains or `closed` turns true.
+    /// Accepts on `sockets`, one per thread, until the endpoint or the port drains.
     pub fn listen(
         &self,
         endpoint: &Arc<Endpoint>,
         port: &PortSpec,
         sockets: Vec<StdTcpListener>,
-        closed: &watch::Receiver<bool>,
+        stage: &watch::Receiver<PortStage>,
     ) {
         let spec = Arc::new(port.clone());
         // One for each thread, and for each address of the endpoint.
         for (thread, socket) in self.threads.iter().cycle().zip(sockets) {
             let port = Port {
                 endpoint: Arc::clone(endpoint),
-                spec: Arc::clone(&spec),
-                closed: closed.clone(),
+                open: OpenPort::new(Arc::clone(&spec), stage.clone()),
                 trouble: self.pressure.accept_loop(),
                 accepting: endpoint.accepting(),
             };
@@ -200,7 +199,7 @@ fn start<S: Service>(service: &Rc<S>, job: Job) {
     match job {
         Job::Listen { port, socket } => match TcpListener::from_std(socket) {
             Ok(listener) => drop(tokio::task::spawn_local(accept(Rc::clone(service), port, listener))),
-            Err(error) => tracing::error!(%error, port = %port.spec.name, "a listener cannot be registered"),
+            Err(error) => tracing::error!(%error, port = %port.open.spec.name, "a listener cannot be registered"),
         },
         Job::Guest(GuestArrival { slot, turn, way, stream }) => {
             if let Ok(stream) = UnixStream::from_std(stream) {
@@ -213,21 +212,20 @@ fn start<S: Service>(service: &Rc<S>, job: Job) {
 }
 
 async fn accept<S: Service>(service: Rc<S>, port: Port, listener: TcpListener) {
-    let Port { endpoint, spec, mut closed, mut trouble, accepting } = port;
+    let Port { endpoint, open, mut trouble, accepting } = port;
     let serve = |way: OnTheWay, (stream, from)| {
-        let task = Rc::clone(&service).tcp(Arc::clone(&endpoint), Arc::clone(&spec), stream, from);
+        let task = Rc::clone(&service).tcp(Arc::clone(&endpoint), open.clone(), stream, from);
         tokio::task::spawn_local(way.arrive(task));
     };
     let mut stage = endpoint.watch_stage();
     let mut waiting = None;
     loop {
         let draining = stage.wait_for(|stage| *stage >= Stage::Draining);
-        let closing = closed.wait_for(|closed| *closed);
         let way = tokio::select! {
             biased;
             // Before the next connection: somebody who connects without a pause must not keep the port open.
             _ = draining => break,
-            _ = closing => break,
+            () = open.until(PortStage::Draining) => break,
             way = next(&listener, &endpoint, &mut trouble, &mut waiting) => way,
         };
         if let Some(accepted) = waiting.take() {

@@ -21,8 +21,9 @@ use crate::identity::PodCas;
 use crate::ingress::{Ingress, KnownBy};
 use crate::net::guard::AddressGuard;
 use crate::net::resolve::Resolver;
-use crate::state::endpoint::{Endpoint, PortSpec, Slot};
+use crate::state::endpoint::{Endpoint, Slot};
 use crate::state::policy::PolicyCell;
+use crate::state::port::OpenPort;
 use crate::state::table::EndpointTable;
 
 /// What all threads share: read on their paths, never locked there.
@@ -80,7 +81,7 @@ impl Service for DataService {
     fn tcp(
         self: Rc<Self>,
         endpoint: Arc<Endpoint>,
-        port: Arc<PortSpec>,
+        port: OpenPort,
         stream: TcpStream,
         from: SocketAddr,
     ) -> impl Future<Output = ()> + 'static {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -20,6 +20,7 @@ use crate::guestlink::{self, LinkPorts, Listener, VsockListener};
 use crate::net::listen;
 use crate::reason::Reason;
 use crate::state::endpoint::{Backend, Endpoint, PortSpec};
+use crate::state::port::{PortStage, takes_place_of};
 use crate::tls::Certificates;
 
 /// A health check takes at most this long; the control service bounds it further.
@@ -35,7 +36,8 @@ pub(super) struct Plane {
     host_port: u32,
     guests: tokio::runtime::Handle,
     by_cid: Arc<ByCid>,
-    open_ports: Mutex<HashMap<PortKey, watch::Sender<bool>>>,
+    open_ports: Mutex<HashMap<PortKey, watch::Sender<PortStage>>>,
+    ended_ports: Mutex<Vec<EndedPort>>,
 }
 
 impl Plane {
@@ -46,8 +48,8 @@ impl Plane {
         certificates: Arc<Certificates>,
         guests: tokio::runtime::Handle,
     ) -> Self {
-        let (by_cid, open_ports) = (Arc::default(), Mutex::default());
-        Self { workers, audit, links, certificates, host_port, guests, by_cid, open_ports }
+        let (by_cid, open_ports, ended_ports) = (Arc::default(), Mutex::default(), Mutex::default());
+        Self { workers, audit, links, certificates, host_port, guests, by_cid, open_ports, ended_ports }
     }
 
     /// Accepts from all vsock guests on one socket.
@@ -73,16 +75,33 @@ impl DataPlane for Plane {
     fn listen(&self, endpoint: &Arc<Endpoint>, port: &PortSpec, sockets: Vec<OwnedFd>) -> io::Result<()> {
         let sockets: Vec<_> =
             sockets.into_iter().map(|socket| listen::listen(Socket::from(socket))).collect::<io::Result<_>>()?;
-        let (close, closed) = watch::channel(false);
-        lock(&self.open_ports).insert(key(endpoint, port), close);
-        self.workers.listen(endpoint, port, sockets, &closed);
+        let (ends, stage) = watch::channel(PortStage::Open);
+        lock(&self.open_ports).insert(key(endpoint, port), ends);
+        self.workers.listen(endpoint, port, sockets, &stage);
         Ok(())
     }
 
     fn close_port(&self, endpoint: &Arc<Endpoint>, port: &PortSpec) {
-        if let Some(close) = lock(&self.open_ports).remove(&key(endpoint, port)) {
-            // Fails only when every listener is gone already.
-            let _ = close.send(true);
+        let Some(ends) = lock(&self.open_ports).remove(&key(endpoint, port)) else { return };
+        ends.send_replace(PortStage::Draining);
+        let ends = Arc::new(ends);
+        let mut ended = lock(&self.ended_ports);
+        ended.retain(|port| !port.ends.is_closed());
+        ended.push(EndedPort { endpoint: Arc::downgrade(endpoint), spec: port.clone(), ends: Arc::clone(&ends) });
+        let patience = endpoint.spec().drain_timeout;
+        self.guests.spawn(async move {
+            // Until its last connection has ended, or is cut.
+            let _ = tokio::time::timeout(patience, ends.closed()).await;
+            ends.send_replace(PortStage::Closed);
+        });
+    }
+
+    fn supersede(&self, endpoint: &Arc<Endpoint>, port: &PortSpec) {
+        for ended in lock(&self.ended_ports).iter() {
+            let is_here = ended.endpoint.as_ptr() == Arc::as_ptr(endpoint);
+            if is_here && takes_place_of(port, &ended.spec) {
+                ended.ends.send_replace(PortStage::Closed);
+            }
         }
     }
 
@@ -94,7 +113,9 @@ impl DataPlane for Plane {
             Backend::Vsock { cid } => Ok(Box::new(VsockGuest::enter(&self.by_cid, *cid, door))),
             Backend::Hybrid { file, vmm_uid, .. } => {
                 let path = self.links.root.join(spec.pod_uid.as_str()).join(file);
-                Ok(Box::new(HybridGuest::listen(Listener::bind(&path, self.host_port, *vmm_uid)?, door)))
+                let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
+                let listener = Listener::bind(&path, self.host_port, *vmm_uid).map_err(named)?;
+                Ok(Box::new(HybridGuest::listen(listener, door)))
             }
         }
     }
@@ -108,6 +129,13 @@ impl DataPlane for Plane {
         let (links, spec) = (self.links.clone(), endpoint.spec());
         async move { guestlink::is_gone(&links, &spec).await }.boxed()
     }
+}
+
+/// A port that was taken away, until its last connection has ended.
+struct EndedPort {
+    endpoint: Weak<Endpoint>,
+    spec: PortSpec,
+    ends: Arc<watch::Sender<PortStage>>,
 }
 
 fn key(endpoint: &Arc<Endpoint>, port: &PortSpec) -> PortKey {

@@ -25,7 +25,7 @@ use crate::identity::PeerIdentity;
 use crate::state::endpoint::{Endpoint, EndpointSpec, Slot};
 
 pub use bounds::HttpBounds;
-pub use cut::{Cut, until_closed, until_overdue};
+pub use cut::{Cut, until_closed, until_overdue, until_port_overdue};
 pub use event::Event;
 pub use peer::PeerWatch;
 pub use registry::{Guard, Live, Registry};

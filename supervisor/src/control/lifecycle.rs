@@ -150,7 +150,10 @@ impl Life {
         if held.acceptor.is_none() {
             let acceptor = self.means.plane.accept_guest(&self.endpoint).map_err(|error| Failure {
                 why: Why::GuestSocketFailed,
-                message: format!("the guest's socket cannot be opened: {error}"),
+                message: format!(
+                    "the guest's socket cannot be opened: {error} (its folder is made by whoever starts the VM; the supervisor's \
+                     user must be able to write it)"
+                ),
             })?;
             held.acceptor = Some(acceptor);
         }
@@ -209,8 +212,9 @@ impl Life {
         self.reporter.report_drained(why, cut);
     }
 
-    async fn give_back(&self, held: Held) {
-        drop((held.ports, held.acceptor));
+    async fn give_back(&self, mut held: Held) {
+        held.ports.close(self.means.plane.as_ref(), &self.endpoint);
+        drop(held.acceptor);
         if !held.route {
             return;
         }

@@ -48,8 +48,12 @@ pub trait DataPlane: Send + Sync + 'static {
     /// When the kernel refuses.
     fn listen(&self, endpoint: &Arc<Endpoint>, port: &PortSpec, sockets: Vec<OwnedFd>) -> io::Result<()>;
 
-    /// Stops listening on a port that an update took away; connections that are open go on.
+    /// Stops listening on a port that an update took away. Its open connections drain as those of an endpoint do: what is asked
+    /// for finishes, and after the endpoint's drain timeout they are cut.
     fn close_port(&self, endpoint: &Arc<Endpoint>, port: &PortSpec);
+
+    /// Cuts what is still open of ports that were taken away and whose place `port` takes with another mode or protocol.
+    fn supersede(&self, endpoint: &Arc<Endpoint>, port: &PortSpec);
 
     /// Opens the acceptor of what the guest dials. It lives until the returned value is dropped; after that the socket
     /// path is free. It must accept while the stage is `EgressOnly`, `Serving` or `Draining` (open proxy connections may

@@ -24,6 +24,7 @@ use crate::net::stream::Stream;
 use crate::reason::Reason;
 use crate::serve::{self, Call, Ready, Side};
 use crate::state::endpoint::{Endpoint, EndpointSpec};
+use crate::state::port::OpenPort;
 use crate::state::room::Room;
 use crate::state::way::Way;
 
@@ -52,8 +53,15 @@ struct Connection<'a> {
 }
 
 /// Serves the connection until it ends, the endpoint closes, or the policy no longer allows it.
-pub(super) async fn serve(ingress: &Ingress, mut conn: Identified, connect: Permit, stream: Stream, speaks: Speaks) {
-    let cut = ingress.watch(&conn);
+pub(super) async fn serve(
+    ingress: &Ingress,
+    mut conn: Identified,
+    port: &OpenPort,
+    connect: Permit,
+    stream: Stream,
+    speaks: Speaks,
+) {
+    let cut = ingress.watch(&conn, port);
     let bounds = HttpBounds::new(&conn.endpoint, &conn.spec.limits, Way::ToGuest);
     let connection = Connection {
         pool: ingress.dialer.pools().get(&pool_key(&conn, &connect), speaks, bounds.answer_gate),

@@ -22,14 +22,17 @@ use nova_policy::input::{Input, Peer};
 use tokio::net::TcpStream;
 
 use crate::audit::AuditSink;
-use crate::conn::{Accepted, Caller, Cut, Identified, Live, PeerWatch, Registry, until_closed, until_overdue};
+use crate::conn::{
+    Accepted, Caller, Cut, Identified, Live, PeerWatch, Registry, until_closed, until_overdue, until_port_overdue,
+};
 use crate::decide::Decider;
 use crate::dial::{Dialer, Speaks};
 use crate::net::outbound;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
-use crate::state::endpoint::{Endpoint, PortMode, PortSpec, Protocol, Stage};
+use crate::state::endpoint::{Endpoint, PortMode, Protocol, Stage};
 use crate::state::policy::PolicyCell;
+use crate::state::port::{OpenPort, PortStage};
 use crate::tls::{Certificates, PeerIdentity, PeerVerifier};
 use crate::tokens::Issuers;
 
@@ -71,29 +74,32 @@ impl Ingress {
     }
 
     /// What ends a connection before its peers say so.
-    fn watch(&self, conn: &Identified) -> Cut {
+    fn watch(&self, conn: &Identified, port: &OpenPort) -> Cut {
         let verifier = &self.known_by.verifier;
         let peer = conn.who.identity.clone().map(|identity| PeerWatch::new(identity, Arc::clone(verifier)));
-        Cut::watch(&conn.endpoint, &self.policy).of_peer(peer)
+        Cut::watch(&conn.endpoint, &self.policy).of_port(port).of_peer(peer)
     }
 
     /// Serves one connection, from accept to close. What has no cut of its own (a dial) ends with the endpoint
-    /// as well.
-    pub async fn serve(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, tcp: TcpStream, from: SocketAddr) {
-        let gone = endpoint.clone();
+    /// or the port as well.
+    pub async fn serve(self: Rc<Self>, endpoint: Arc<Endpoint>, port: OpenPort, tcp: TcpStream, from: SocketAddr) {
+        let (gone, taken) = (endpoint.clone(), port.clone());
         tokio::select! {
             biased;
             () = self.carry(endpoint, port, tcp, from) => {}
             () = until_overdue(&gone) => {}
+            () = until_port_overdue(&taken) => {}
         }
     }
 
-    async fn carry(self: Rc<Self>, endpoint: Arc<Endpoint>, port: Arc<PortSpec>, tcp: TcpStream, from: SocketAddr) {
+    async fn carry(self: Rc<Self>, endpoint: Arc<Endpoint>, open: OpenPort, tcp: TcpStream, from: SocketAddr) {
+        let port = &open.spec;
         let Some(mut accepted) = Accepted::new(&endpoint, &self.audit, "ingress", from) else {
             return Stream::Tcp(tcp).abort().await;
         };
         accepted.record.dest(port.name.as_str(), port.port);
-        if endpoint.stage() < Stage::Serving || endpoint.stage() == Stage::Closed {
+        let is_over = endpoint.stage() == Stage::Closed || open.stage() == PortStage::Closed;
+        if endpoint.stage() < Stage::Serving || is_over {
             accepted.record.deny(Reason::EndpointNotReady);
             return Stream::Tcp(tcp).abort().await;
         }
@@ -102,11 +108,15 @@ impl Ingress {
         let (stream, identity) = match port.mode {
             PortMode::Tcp => (Stream::Tcp(tcp), None),
             PortMode::Mtls | PortMode::Tls => {
-                let accepting = self.tls.accept(&endpoint, &port, tcp, from, &mut accepted.record);
+                let accepting = self.tls.accept(&endpoint, port, tcp, from, &mut accepted.record);
                 let accepted_tls = tokio::select! {
                     biased;
                     done = accepting => done,
                     () = until_closed(&endpoint) => {
+                        accepted.record.deny(Reason::Draining);
+                        None
+                    }
+                    () = open.until(PortStage::Closed) => {
                         accepted.record.deny(Reason::Draining);
                         None
                     }
@@ -118,10 +128,11 @@ impl Ingress {
             }
         };
         let conn = accepted.identified(Caller { identity, addr: Some(from) });
-        self.decide_connection(conn, port, stream, from).await;
+        self.decide_connection(conn, open, stream, from).await;
     }
 
-    async fn decide_connection(&self, mut conn: Identified, port: Arc<PortSpec>, stream: Stream, from: SocketAddr) {
+    async fn decide_connection(&self, mut conn: Identified, open: OpenPort, stream: Stream, from: SocketAddr) {
+        let port = &open.spec;
         let peer = policy_peer(&conn.who);
         let input =
             Input::ingress_connect(conn.spec.workload.as_str(), port.name.as_str(), &peer, from.ip().to_canonical());
@@ -138,9 +149,9 @@ impl Ingress {
             since: std::time::Instant::now(),
         });
         match port.protocol {
-            Protocol::Raw => raw::carry(self, conn, &port, permit, stream, from).await,
-            Protocol::Http => http::serve(self, conn, permit, stream, Speaks::Http1).await,
-            Protocol::Grpc => http::serve(self, conn, permit, stream, Speaks::Http2).await,
+            Protocol::Raw => raw::carry(self, conn, &open, permit, stream, from).await,
+            Protocol::Http => http::serve(self, conn, &open, permit, stream, Speaks::Http1).await,
+            Protocol::Grpc => http::serve(self, conn, &open, permit, stream, Speaks::Http2).await,
         }
     }
 }

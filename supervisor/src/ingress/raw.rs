@@ -14,8 +14,8 @@ use crate::headers::proxy_v2;
 use crate::identity::common_name;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
-use crate::state::endpoint::PortSpec;
 use crate::state::pace::Pace;
+use crate::state::port::OpenPort;
 use crate::state::way::Way;
 
 use super::Ingress;
@@ -27,7 +27,7 @@ const HEADER_DEADLINE: Duration = Duration::from_secs(5);
 pub(super) async fn carry(
     ingress: &Ingress,
     mut conn: Identified,
-    port: &PortSpec,
+    port: &OpenPort,
     connect: Permit,
     stream: Stream,
     from: SocketAddr,
@@ -37,7 +37,7 @@ pub(super) async fn carry(
         return stream.abort().await;
     };
     conn.record.serves();
-    let mut cut = ingress.watch(&conn);
+    let mut cut = ingress.watch(&conn, port);
     let mut guest = match ingress.dialer.guest(&permit, &conn.spec).await {
         Ok(guest) => guest,
         Err(failure) => {
@@ -45,7 +45,7 @@ pub(super) async fn carry(
             return stream.abort().await;
         }
     };
-    if port.proxy_v2
+    if port.spec.proxy_v2
         && let Err(reason) = introduce(&mut guest, &stream, from, &conn.who).await
     {
         conn.record.fail(reason);

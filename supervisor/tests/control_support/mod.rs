@@ -113,6 +113,8 @@ impl DataPlane for FakePlane {
         self.diary.write(format!("close {} {}", name(endpoint), port.port));
     }
 
+    fn supersede(&self, _: &Arc<Endpoint>, _: &PortSpec) {}
+
     fn accept_guest(&self, endpoint: &Arc<Endpoint>) -> io::Result<Box<dyn Send>> {
         let name = name(endpoint);
         self.diary.write(format!("acceptor+ {name}"));

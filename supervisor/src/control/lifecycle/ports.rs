@@ -37,10 +37,19 @@ impl Ports {
             if self.0.iter().any(|open| open.spec == *spec) {
                 continue;
             }
+            // Before anything can fail: nobody may go on as a caller that the new port would not have let in.
+            plane.supersede(endpoint, spec);
             let bound = plane.bind(endpoint, spec).map_err(|error| failed(spec, "bound", &error))?;
             self.0.push(Open { spec: spec.clone(), bound: Some(bound) });
         }
         Ok(())
+    }
+
+    /// Forgets all of them; the endpoint's own end has ended what was open.
+    pub(super) fn close(&mut self, plane: &dyn DataPlane, endpoint: &Arc<Endpoint>) {
+        for open in self.0.drain(..).filter(|open| open.bound.is_none()) {
+            plane.close_port(endpoint, &open.spec);
+        }
     }
 
     /// Listens on everything that is bound.
