@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::geteuid;
 use nova_proto::ids::BootToken;
@@ -129,6 +129,11 @@ pub enum GuestConfigError {
     Invalid(#[from] ConfigError),
 }
 
+/// Whether one path is the other one, or below it.
+pub(crate) fn are_nested(one: &Path, other: &Path) -> bool {
+    one.starts_with(other) || other.starts_with(one)
+}
+
 fn default_relay() -> PathBuf {
     PathBuf::from("/nova/nova-relay")
 }
@@ -169,6 +174,9 @@ impl GuestConfig {
         }
         self.check_egress_sockets(&mut mistakes);
         // Java's options are separated by spaces.
+        if let Some(dir) = &self.trust_dir {
+            self.check_apart("trust_dir", dir, &mut mistakes);
+        }
         let is_plain = |dir: &Path| dir.is_absolute() && !dir.to_string_lossy().contains(char::is_whitespace);
         mistakes.unless(self.trust_dir.as_deref().is_none_or(is_plain), || {
             "trust_dir is not an absolute path without spaces: write one such as \"/run/nova/trust\"".into()
@@ -202,9 +210,7 @@ impl GuestConfig {
     fn check_egress_sockets(&self, mistakes: &mut Mistakes) {
         let Some(dir) = &self.egress_dir else { return };
         mistakes.unless(dir.is_absolute(), || format!("egress_dir {} must start with /", dir.display()));
-        mistakes.unless(*dir != self.socket_dir, || {
-            format!("egress_dir and socket_dir are both {}: the app owns the latter, give two", dir.display())
-        });
+        self.check_apart("egress_dir", dir, mistakes);
         let sockets = self.egress_sockets();
         for (index, EgressSocket { name, .. }) in sockets.iter().enumerate() {
             mistakes.unless(is_socket_name(name), || {
@@ -220,6 +226,20 @@ impl GuestConfig {
             let twice = sockets[..index].iter().any(|other| other.name == *name);
             mistakes.unless(!twice, || format!("two egress sockets are named {name}: give one another `socket`"));
         }
+    }
+
+    /// The app owns `socket_dir`: what is below it could be replaced by the app, and so could what it is below of.
+    fn check_apart(&self, field: &str, dir: &Path, mistakes: &mut Mistakes) {
+        let sockets = &self.socket_dir;
+        for (name, dir) in [(field, dir), ("socket_dir", sockets)] {
+            mistakes.unless(!dir.components().any(|part| part == Component::ParentDir), || {
+                format!("{name} {} goes up with `..`: write where it leads", dir.display())
+            });
+        }
+        mistakes.unless(!are_nested(dir, sockets), || {
+            let (dir, sockets) = (dir.display(), sockets.display());
+            format!("{field} {dir} and socket_dir {sockets} are one in the other: the app owns socket_dir, give two side by side")
+        });
     }
 
     /// The relay's part.
@@ -332,8 +352,29 @@ pub(crate) mod tests {
         }
         let relative = GuestConfig { egress_dir: Some("egress".into()), ..sample() };
         assert!(relative.validate().is_err());
-        let shared = GuestConfig { egress_dir: Some(sample().socket_dir), ..sample() };
-        assert!(shared.validate().is_err(), "the app could replace the sockets");
+    }
+
+    // covers: D3c
+    #[test]
+    fn no_folder_of_roots_is_in_the_apps_or_round_it() {
+        for (sockets, other) in [
+            ("/run/nova", "/run/nova"),
+            ("/run/nova", "/run/nova/egress"),
+            ("/run/nova/egress/app", "/run/nova/egress"),
+            ("/run/nova/app", "/run/nova/app/../egress"),
+            ("/run/nova/./app/", "/run/nova/app/egress"),
+        ] {
+            let egress = GuestConfig { socket_dir: sockets.into(), egress_dir: Some(other.into()), ..sample() };
+            assert!(egress.validate().is_err(), "{sockets} {other}: the app could replace the sockets");
+            let trust = GuestConfig { socket_dir: sockets.into(), trust_dir: Some(other.into()), ..sample() };
+            assert!(trust.validate().is_err(), "{sockets} {other}: the app could lead root elsewhere");
+        }
+        let apart = GuestConfig {
+            egress_dir: Some("/run/nova/egress".into()),
+            trust_dir: Some("/run/nova/trust".into()),
+            ..sample()
+        };
+        assert_eq!(apart.validate(), Ok(()), "beside the default");
     }
 
     #[test]

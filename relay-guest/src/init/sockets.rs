@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::socket::{Backlog, listen};
 
-use super::config::GuestConfig;
+use super::config::{GuestConfig, are_nested};
 use crate::relay::link::BACKLOG;
 
 /// Everybody may enter and look, nobody but root may change it.
@@ -40,6 +40,12 @@ pub fn make(config: &GuestConfig) -> Result<Vec<UnixListener>, SocketError> {
     fs::create_dir_all(folder)
         .and_then(|()| fs::set_permissions(folder, Permissions::from_mode(FOLDER_MODE)))
         .map_err(failed(folder))?;
+    // Links may lead the two where the configuration does not say.
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if are_nested(&real(folder), &real(&config.socket_dir)) {
+        let why = "a link leads it into socket_dir or round it, which the app owns";
+        return Err(failed(folder)(io::Error::other(why)));
+    }
     let bind = |name: &str| {
         let path = folder.join(name);
         bind(&path).map_err(failed(&path))
@@ -57,4 +63,25 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     listen(&socket, Backlog::new(BACKLOG)?)?;
     fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::init::config::tests::sample;
+
+    // covers: D3c
+    #[test]
+    fn a_link_that_leads_into_the_apps_folder_is_refused() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (app, link) = (dir.path().join("app"), dir.path().join("link"));
+        fs::create_dir(&app).expect("a folder");
+        std::os::unix::fs::symlink(&app, &link).expect("a link");
+        let config = GuestConfig { socket_dir: app, egress_dir: Some(link.join("egress")), ..sample() };
+        assert_eq!(config.validate(), Ok(()), "by their names they are apart");
+        let refused = make(&config).expect_err("refused").to_string();
+        assert!(refused.contains("socket_dir"), "{refused}");
+        let apart = GuestConfig { egress_dir: Some(dir.path().join("egress")), ..config };
+        assert_eq!(make(&apart).expect("made").len(), apart.egress_sockets().len());
+    }
 }

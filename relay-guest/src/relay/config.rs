@@ -70,7 +70,7 @@ pub enum ReadError {
 }
 
 pub(crate) fn default_socket_dir() -> PathBuf {
-    PathBuf::from("/run/nova")
+    PathBuf::from("/run/nova/sockets")
 }
 
 pub(crate) fn default_max_connections() -> usize {
