@@ -7,6 +7,7 @@ mod health;
 mod parts;
 
 pub use health::is_plain_path;
+pub use parts::MAX_CREDENTIALS;
 pub(crate) use parts::labels as read_labels;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -16,7 +16,7 @@ use crate::yaml::{Map, Node, Reader};
 const RESERVED_CIDS: [u64; 4] = [0, 1, 2, 0xffff_ffff];
 
 /// Credentials of one pod.
-const MAX_CREDENTIALS: usize = 64;
+pub const MAX_CREDENTIALS: usize = 64;
 
 /// Keys of a port.
 const PORT_KEYS: [&str; 11] = [

@@ -9,6 +9,7 @@ use super::protocol::{BudgetView, CheckView, Code, ConnectionView, EndpointView,
 use super::{AdminHandles, replay};
 use crate::conn::Live;
 use crate::state::endpoint::{Backend, Endpoint, PortMode, PortSpec, Protocol, Stage};
+use crate::state::refusals::Refusal;
 
 /// Answers one question. May block: decisions, and a search of the audit log.
 pub(super) fn answer(handles: &AdminHandles, request: Request) -> Result<Value, Failure> {
@@ -31,7 +32,8 @@ fn json(answer: &impl Serialize) -> Result<Value, Failure> {
 
 fn endpoints(handles: &AdminHandles) -> Vec<EndpointView> {
     let table = handles.endpoints.load();
-    let mut views: Vec<_> = table.iter().map(|endpoint| endpoint_view(endpoint)).collect();
+    let refused = handles.endpoints.refusals().rows().into_iter().map(refused_view);
+    let mut views: Vec<_> = table.iter().map(|endpoint| endpoint_view(endpoint)).chain(refused).collect();
     views.sort_by(|a, b| (&a.workload, &a.pod_uid).cmp(&(&b.workload, &b.pod_uid)));
     views
 }
@@ -59,6 +61,29 @@ fn endpoint_view(endpoint: &Endpoint) -> EndpointView {
         ports: spec.ports.iter().map(port).collect(),
         connections: endpoint.open_connections(),
         max_connections: spec.limits.max_connections,
+    }
+}
+
+/// Phase of a row that is refused for good; others wait for something.
+const REJECTED: &str = "REJECTED";
+
+/// A row that changed nothing. Its pod may have another row, of the endpoint as it was before.
+fn refused_view(refusal: Refusal) -> EndpointView {
+    let Refusal { pod, generation, phase, reason, message } = refusal;
+    EndpointView {
+        workload: String::new(),
+        tenant: String::new(),
+        pod_uid: pod,
+        generation,
+        ip: String::new(),
+        backend: String::new(),
+        stage: if phase == REJECTED { "refused" } else { "waiting" }.to_owned(),
+        phase: phase.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        ports: Vec::new(),
+        connections: 0,
+        max_connections: 0,
     }
 }
 
@@ -108,6 +133,12 @@ fn ready(handles: &AdminHandles) -> ReadyView {
     }));
     let mut warnings = handles.warnings.clone();
     warnings.extend(handles.watches.iter().flat_map(|watch| watch()));
+    let refusals = handles.endpoints.refusals();
+    warnings.extend(refusals.of_source());
+    let refused = refusals.rows().iter().filter(|row| row.phase == REJECTED).count();
+    if refused > 0 {
+        warnings.push(format!("{refused} endpoints are refused as they are asked for; `endpoints` says why"));
+    }
     if status.stale {
         let until = status.denies_at.unwrap_or_default();
         warnings.push(format!("the policy bundle has expired and decides until {until} only; publish a fresh one"));

@@ -90,7 +90,7 @@ pub enum Code {
 /// An endpoint, for an operator.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointView {
-    /// Subject of the policy.
+    /// Subject of the policy; empty for a row that was refused, whose stage is `refused`.
     pub workload: String,
     /// Tenant.
     pub tenant: String,

@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use nova_policy::data::is_plain_name;
+use nova_policy::workloads::MAX_CREDENTIALS;
 use nova_proto::control as proto;
 use nova_proto::control::endpoint::Backend as ProtoBackend;
 use nova_proto::ids::{BootToken, PodUid, SpiffeId, TenantId, WorkloadId};
@@ -255,7 +256,11 @@ fn dependencies(messages: Vec<proto::Dependency>, mistakes: &mut Mistakes) -> Ve
 
 /// Names only: values are this node's, and whether a call carries one is for the policy to say.
 fn credentials(names: Vec<String>, mistakes: &mut Mistakes) -> BTreeSet<String> {
-    for name in names.iter().filter(|name| !is_plain_name(name)) {
+    if names.len() > MAX_CREDENTIALS {
+        let (count, most) = (names.len(), MAX_CREDENTIALS);
+        mistakes.add(Why::BadCredential, format!("{count} credentials are more than the {most} that a pod may have"));
+    }
+    for name in names.iter().take(MAX_CREDENTIALS).filter(|name| !is_plain_name(name)) {
         let shown: String = name.chars().take(64).collect();
         mistakes.add(Why::BadCredential, format!("{shown:?} is no name of a credential: 1 to 63 of a-z, 0-9 and '-'"));
     }

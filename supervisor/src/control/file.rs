@@ -72,7 +72,7 @@ impl FileSource {
                         self.take(&control, &bytes).await;
                         None
                     }
-                    Err(error) => Some(self.unread(unread, &error)),
+                    Err(error) => Some(self.unread(&control, unread, &error)),
                 };
             }
             last = now;
@@ -83,21 +83,25 @@ impl FileSource {
     /// Applies the file as it is.
     async fn take(&self, control: &Control, bytes: &[u8]) {
         match self.parse(bytes) {
-            Ok(update) => control.apply(update).await,
-            Err(error) => self.refused(&error.to_string()),
+            Ok(update) => {
+                control.apply(update).await;
+                control.note_source(None);
+            }
+            Err(error) => self.refused(control, &error.to_string()),
         }
     }
 
     /// Says once what keeps the file from being read.
-    fn unread(&self, before: Option<Unread>, error: &ReadError) -> Unread {
+    fn unread(&self, control: &Control, before: Option<Unread>, error: &ReadError) -> Unread {
         let error = error.to_string();
         if before.is_none_or(|before| before.error != error) {
-            self.refused(&error);
+            self.refused(control, &error);
         }
         Unread { since: Instant::now(), error }
     }
 
-    fn refused(&self, error: &str) {
+    fn refused(&self, control: &Control, error: &str) {
+        control.note_source(Some(format!("the endpoints file is refused, what was served before stays: {error}")));
         tracing::error!(
             file = %self.path.display(), "endpoints file refused, what was served before stays:\n{error}"
         );

@@ -12,11 +12,14 @@ use super::lifecycle::{End, Goal, Life, Reporter};
 use super::lost::Lost;
 use super::order::{Key, Order, Update};
 use super::plane::Means;
-use super::table::{Action, Table, Verdict};
+use super::table::{Action, Table, Verdict, pod_of};
 use super::why::{Phase, Why};
-use crate::state::budget::Budget;
 use crate::state::endpoint::{Endpoint, Stage};
+use crate::state::refusals::Refusal;
+use crate::state::table::EndpointTable;
 
+/// What is done of an update before others have their turn.
+const AT_ONCE: usize = 64;
 /// Commands that may wait; senders wait beyond it.
 const QUEUE: usize = 64;
 
@@ -26,7 +29,7 @@ pub struct Control {
     commands: mpsc::Sender<Command>,
     lost: Arc<Lost>,
     board: Arc<Board>,
-    budget: Arc<Budget>,
+    endpoints: Arc<EndpointTable>,
 }
 
 enum Command {
@@ -41,8 +44,8 @@ impl Control {
     pub fn new(means: Means) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (commands, queue) = mpsc::channel(QUEUE);
         let board = Arc::new(Board::new(means.timing.status_gap));
-        let budget = Arc::clone(means.table.budget());
-        let control = Self { commands, lost: Arc::default(), board: Arc::clone(&board), budget };
+        let endpoints = Arc::clone(&means.table);
+        let control = Self { commands, lost: Arc::default(), board: Arc::clone(&board), endpoints };
         let service = Service {
             means,
             board,
@@ -58,7 +61,12 @@ impl Control {
 
     /// So many instances serve the endpoints now, this one included: each has its part of their caps and rates.
     pub fn share_with(&self, live_slots: u32) {
-        self.budget.share_with(live_slots);
+        self.endpoints.budget().share_with(live_slots);
+    }
+
+    /// Tells operators what keeps the source from being followed, or that nothing does.
+    pub fn note_source(&self, problem: Option<String>) {
+        self.endpoints.refusals().note_source(problem);
     }
 
     /// Applies an update; returns when the table holds it, not when the endpoints have followed.
@@ -120,7 +128,7 @@ impl Service {
             tokio::select! {
                 command = queue.recv() => match command {
                     Some(Command::Apply(update, done)) => {
-                        self.apply(update);
+                        self.apply(update).await;
                         let _caller_gone = done.send(());
                     }
                     Some(Command::Reissue) => self.reissue_all(),
@@ -137,10 +145,21 @@ impl Service {
         }
     }
 
-    fn apply(&mut self, update: Update) {
+    async fn apply(&mut self, update: Update) {
         let is_snapshot = matches!(update, Update::Snapshot { .. });
-        let actions = self.table.apply(update);
-        self.act(actions);
+        let refusals = self.means.table.refusals();
+        // What is refused now is told anew.
+        match &update {
+            Update::Snapshot { .. } => refusals.clear(),
+            Update::Upsert(row) => refusals.remove(pod_of(row)),
+            Update::Remove(key) => refusals.remove(key.pod.as_str()),
+        }
+        let mut actions = self.table.apply(update).into_iter();
+        // Guests and operators are waited on by the same thread: a snapshot of thousands must not keep it from them.
+        while actions.len() > 0 {
+            self.act(actions.by_ref().take(AT_ONCE).collect());
+            tokio::task::yield_now().await;
+        }
         if is_snapshot {
             // Whoever sends a snapshot may know nothing of what was told before.
             self.running.values().for_each(|running| running.reporter.repeat());
@@ -195,9 +214,15 @@ impl Service {
     }
 
     fn act(&mut self, actions: Vec<Action>) {
+        let mut starts = Vec::new();
         for action in actions {
+            if let Action::Start(order) = action {
+                starts.push(order);
+                continue;
+            }
+            self.start(std::mem::take(&mut starts));
             match action {
-                Action::Start(order) => self.start(order),
+                Action::Start(_) => {}
                 Action::Update(order) => self.update(order),
                 Action::Drain(key, why) => self.end(&key, End::Drain(why)),
                 Action::Close(key, why) => self.end(&key, End::Cut(why)),
@@ -214,11 +239,20 @@ impl Service {
                 Action::Report(verdict) => self.report(verdict),
             }
         }
+        self.start(starts);
     }
 
-    fn start(&mut self, order: Order) {
+    fn start(&mut self, orders: Vec<Order>) {
+        let budget = self.means.table.budget();
+        let endpoints: Vec<_> = orders.iter().map(|order| Endpoint::within(budget, order.spec.clone())).collect();
+        if !endpoints.is_empty() {
+            self.means.table.insert_all(&endpoints);
+        }
+        orders.into_iter().zip(endpoints).for_each(|(order, endpoint)| self.begin(order, endpoint));
+    }
+
+    fn begin(&mut self, order: Order, endpoint: Arc<Endpoint>) {
         let key = order.key();
-        let endpoint = Endpoint::within(self.means.table.budget(), order.spec.clone());
         let reporter = Arc::new(Reporter::new(Arc::clone(&endpoint), Arc::clone(&self.board)));
         let goal = Goal { order, end: None, suspended: false, reissue: self.reissue };
         let (goal, receiver) = watch::channel(goal);
@@ -229,7 +263,7 @@ impl Service {
             reporter: Arc::clone(&reporter),
             lost: Arc::clone(&self.lost),
         };
-        self.means.table.insert(&endpoint);
+        self.means.table.refusals().remove(key.pod.as_str());
         let task = self.lives.spawn(life.run());
         self.keys.insert(task.id(), key.clone());
         self.running.insert(key.pod, Running { endpoint, goal, reporter });
@@ -262,6 +296,9 @@ impl Service {
         let Verdict { pod, generation, phase, why, message } = verdict;
         if phase != Phase::Drained {
             tracing::warn!(pod, generation, phase = phase.as_str(), reason = why.as_str(), message, "endpoint refused");
+            let (told, reason) = (phase.as_str(), why.as_str());
+            let refusal = Refusal { pod: pod.clone(), generation, phase: told, reason, message: message.clone() };
+            self.means.table.refusals().insert(refusal);
         }
         self.board.push(Status { pod, generation, phase, why, message, open_connections: 0 });
     }

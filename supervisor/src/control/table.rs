@@ -342,7 +342,8 @@ impl Table {
     }
 }
 
-fn pod_of(row: &Row) -> &str {
+/// The pod of a row, as it was sent.
+pub(super) fn pod_of(row: &Row) -> &str {
     match row {
         Ok(order) => order.spec.pod_uid.as_str(),
         Err(rejection) => &rejection.pod,

@@ -11,6 +11,8 @@ mod limits;
 pub mod names;
 pub mod pace;
 pub mod policy;
+pub mod port;
+pub mod refusals;
 pub mod room;
 pub mod table;
 pub mod way;

@@ -9,6 +9,7 @@ use nova_proto::ids::{PodUid, WorkloadId};
 
 use super::budget::Budget;
 use super::endpoint::{Backend, Endpoint};
+use super::refusals::Refusals;
 
 /// A snapshot of all endpoints, replaced as a whole.
 #[derive(Default, Clone)]
@@ -83,6 +84,7 @@ impl Endpoints {
 pub struct EndpointTable {
     now: ArcSwap<Endpoints>,
     budget: Arc<Budget>,
+    refusals: Refusals,
 }
 
 impl Default for EndpointTable {
@@ -95,13 +97,19 @@ impl EndpointTable {
     /// An empty table whose endpoints share `budget`.
     #[must_use]
     pub fn within(budget: Arc<Budget>) -> Self {
-        Self { now: ArcSwap::default(), budget }
+        Self { now: ArcSwap::default(), budget, refusals: Refusals::default() }
     }
 
     /// What the endpoints share.
     #[must_use]
     pub fn budget(&self) -> &Arc<Budget> {
         &self.budget
+    }
+
+    /// What was asked for and is not in the table.
+    #[must_use]
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 
     /// The endpoints as of now.
@@ -112,9 +120,14 @@ impl EndpointTable {
 
     /// Adds or replaces the endpoint of its pod.
     pub fn insert(&self, endpoint: &Arc<Endpoint>) {
+        self.insert_all([endpoint]);
+    }
+
+    /// The same for several: the table is replaced once.
+    pub fn insert_all<'a>(&self, endpoints: impl IntoIterator<Item = &'a Arc<Endpoint>> + Clone) {
         self.now.rcu(|now| {
             let mut next = Endpoints::clone(now);
-            next.put(endpoint);
+            endpoints.clone().into_iter().for_each(|endpoint| next.put(endpoint));
             next
         });
     }

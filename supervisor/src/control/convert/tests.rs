@@ -189,6 +189,7 @@ fn health_checks_are_bounded() {
 #[test]
 fn tokens_sockets_and_dependencies_are_checked() {
     assert_eq!(refused(|m| m.boot_token = vec![7; 15]), Why::BadToken);
+    assert_eq!(refused(|m| m.credentials = (0..65).map(|n| format!("c{n}")).collect()), Why::BadCredential);
     assert_eq!(refused(|m| m.boot_token = Vec::new()), Why::BadToken);
     for file in ["", "../v.sock", "a/v.sock", ".", &"v".repeat(65)] {
         let hybrid = proto::HybridVsock { file: file.into(), ..proto::HybridVsock::default() };

@@ -32,9 +32,10 @@ pub(super) fn check_in_place(entry: &Entry, order: &Order) -> Result<(), Rejecti
 
 pub(super) fn older_generation(order: &Order, known: u64) -> Rejection {
     let message = format!(
-        "generation {} is older than {known}, which is known; after a restore from a backup send a snapshot with a newer \
-         epoch",
-        order.spec.generation
+        "generation {} is older than {known}, which is known; raise it to {} or more (novalet may also send a snapshot with \
+         a newer epoch, after a restore from a backup)",
+        order.spec.generation,
+        known.saturating_add(1),
     );
     reject(order, Why::OlderGeneration, message)
 }
