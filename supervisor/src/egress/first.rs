@@ -39,6 +39,8 @@ pub enum Verdict {
 pub(super) enum Hello {
     /// The name of the host that is wanted, lower case and without a final dot, if it says one.
     Names(Option<String>),
+    /// It is none that TLS 1.2 or later could answer, and names nobody: this alert says so.
+    Unacceptable(Vec<u8>),
     /// It was not complete after 16 KiB.
     TooLong,
     /// The app went away.
@@ -64,13 +66,19 @@ pub(super) struct Opening {
 /// Says what `bytes` are. Once that is known, more bytes do not change it.
 #[must_use]
 pub fn kind(bytes: &[u8]) -> Verdict {
+    // What is not understood names nobody.
+    look(bytes).unwrap_or(Verdict::Tls { sni: None })
+}
+
+/// The same; `Err` is the alert for TLS that holds no acceptable ClientHello.
+fn look(bytes: &[u8]) -> Result<Verdict, Vec<u8>> {
     match bytes {
         [TLS, ..] => {}
         // Another record of TLS, such as a warning, which some servers pass over on their way to a ClientHello; and the hello
         // of SSL 2, which leads to TLS as well and names nobody.
-        [0x14..=0x18] | [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => return Verdict::Incomplete,
-        [0x14..=0x18, 3, ..] | [0x80..=0xff, _, 1, 3, ..] => return Verdict::Tls { sni: None },
-        _ => return Verdict::Other,
+        [0x14..=0x18] | [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => return Ok(Verdict::Incomplete),
+        [0x14..=0x18, 3, ..] | [0x80..=0xff, _, 1, 3, ..] => return Ok(Verdict::Tls { sni: None }),
+        _ => return Ok(Verdict::Other),
     }
     let mut acceptor = Acceptor::default();
     let mut input = bytes;
@@ -83,13 +91,17 @@ pub fn kind(bytes: &[u8]) -> Verdict {
             Ok(None) => {}
             Ok(Some(accepted)) => {
                 let sni = accepted.client_hello().server_name().map(str::to_ascii_lowercase);
-                return Verdict::Tls { sni };
+                return Ok(Verdict::Tls { sni });
             }
-            // A TLS record that holds no acceptable ClientHello: nothing in it names the host.
-            Err(_) => return Verdict::Tls { sni: None },
+            Err((_, mut alert)) => {
+                let mut bytes = Vec::new();
+                // Writing to memory cannot fail; without an alert it is refused all the same.
+                let _ = alert.write_all(&mut bytes);
+                return Err(bytes);
+            }
         }
     }
-    Verdict::Incomplete
+    Ok(Verdict::Incomplete)
 }
 
 /// What is wrong with the name in a ClientHello that was refused for it, and the name.
@@ -105,11 +117,12 @@ pub(super) fn fault(first: &[u8]) -> (&'static str, Option<String>) {
 pub(super) async fn hello(stream: &mut Stream, first: &mut Vec<u8>) -> Hello {
     let mut piece = vec![0; 4096];
     loop {
-        match kind(first) {
-            Verdict::Tls { sni } => return Hello::Names(sni.map(|name| name.trim_end_matches('.').to_owned())),
-            Verdict::Other => return Hello::Names(None),
-            Verdict::Incomplete if first.len() >= HELLO_MAX => return Hello::TooLong,
-            Verdict::Incomplete => {}
+        match look(first) {
+            Ok(Verdict::Tls { sni }) => return Hello::Names(sni.map(|name| name.trim_end_matches('.').to_owned())),
+            Ok(Verdict::Other) => return Hello::Names(None),
+            Err(alert) => return Hello::Unacceptable(alert),
+            Ok(Verdict::Incomplete) if first.len() >= HELLO_MAX => return Hello::TooLong,
+            Ok(Verdict::Incomplete) => {}
         }
         match stream.read(&mut piece).await {
             Ok(read @ 1..) => first.extend_from_slice(&piece[..read]),
@@ -247,6 +260,23 @@ pub(super) mod tests {
     #[test]
     fn tls_records_without_a_hello_name_nobody() {
         assert_eq!(kind(&[0x16, 3, 1, 0, 4, 9, 9, 9, 9]), Verdict::Tls { sni: None });
+    }
+
+    // covers: D17h
+    #[test]
+    fn a_hello_of_tls_1_1_gets_an_alert_and_names_nobody_in_a_tunnel_that_nobody_reads() {
+        let name = b"i.test";
+        let short = |len: usize| u16::try_from(len).expect("short").to_be_bytes();
+        let sni =
+            [&[0, 0][..], &short(name.len() + 5), &short(name.len() + 3), &[0], &short(name.len()), name].concat();
+        let suites = [0, 4, 0xc0, 0x13, 0, 0x2f];
+        let body = [&[3, 2][..], &[7; 32], &[0], &suites, &[1, 0], &short(sni.len()), &sni].concat();
+        let hello = [&[1, 0][..], &short(body.len()), &body].concat();
+        let record = [&[0x16, 3, 1][..], &short(hello.len()), &hello].concat();
+        let alert = look(&record).expect_err("no server of TLS 1.2 answers it");
+        assert!(matches!(alert.as_slice(), [0x15, 3, _, 0, 2, 2, _]), "{alert:?}");
+        assert_eq!(kind(&record), Verdict::Tls { sni: None });
+        assert_eq!(check(&kind(&record), "i.test", false), Some(Reason::SniMismatch));
     }
 
     // covers: D17h

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use nova_policy::host::Host;
 use rustls::{AlertDescription, Error};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -25,6 +25,8 @@ use crate::tls::{ALPN_HTTP1, ALPN_HTTP2};
 
 /// For the ClientHello and the handshake together.
 const DEADLINE: Duration = Duration::from_secs(10);
+/// For an app to take an alert.
+const ALERT: Duration = Duration::from_secs(1);
 /// How long an app may take from the handshake to its first request.
 const FIRST_BYTE: Duration = Duration::from_secs(60);
 /// What we speak inside.
@@ -99,6 +101,15 @@ async fn handshake(
         Hello::Names(Some(name)) if name == host.as_str() => config(guest, host),
         Hello::Names(Some(sni)) => Err(Refused { sni, ..detailed(Reason::SniMismatch, first::ANOTHER_NAME) }),
         Hello::Names(None) => Err(detailed(Reason::SniMismatch, first::NO_NAME)),
+        Hello::Unacceptable(alert) => {
+            // Whether it gets there is the app's affair: it is refused in any case.
+            let telling = async {
+                stream.write_all(&alert).await?;
+                stream.flush().await
+            };
+            let _ = tokio::time::timeout(ALERT, telling).await;
+            Err(refused(Reason::HandshakeFailed))
+        }
         Hello::TooLong => Err(detailed(Reason::SniMismatch, first::TOO_LONG)),
         Hello::Ended => Err(refused(Reason::Reset)),
     };
