@@ -2,11 +2,13 @@
 
 mod cli;
 
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use nova_supervisor::app::{AppError, preflight};
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
@@ -26,8 +28,11 @@ fn main() -> ExitCode {
 fn run(config: &Path) -> anyhow::Result<ExitCode> {
     let config = cli::load(config)?;
     log_to_stderr()?;
-    nova_supervisor::app::run(config)?;
-    Ok(ExitCode::SUCCESS)
+    match nova_supervisor::app::run(config) {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        Err(AppError::Mistakes(mistakes)) => Err(cli::CliError::BadInput(mistakes.join("\n")).into()),
+        Err(error) => Err(anyhow::anyhow!(preflight::told(error))),
+    }
 }
 
 /// `RUST_LOG` chooses what is logged; audit lines are not part of it.
@@ -36,6 +41,8 @@ fn log_to_stderr() -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // A file or a collector has no use for colours.
+        .with_ansi(std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty()))
         // It would report a line that cannot be written on the same stream, and panic when that fails as well.
         .log_internal_errors(false)
         .try_init()

@@ -22,6 +22,8 @@ root = "guests"
 file = "audit.jsonl"
 [admin]
 socket = "admin.sock"
+[routes]
+mode = "none"
 "#;
 
 fn run(args: &[&str], dir: &Path) -> (Option<i32>, String) {
@@ -70,7 +72,8 @@ fn check_looks_at_the_endpoints_file_of_the_configuration() {
     fs::write(dir.path().join("supervisor.toml"), CONFIG).expect("written");
     let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
     assert_eq!(code, Some(2), "{text}");
-    assert!(text.contains("endpoints.yaml: cannot be read"), "{text}");
+    assert!(text.contains("endpoints.yaml does not exist"), "{text}");
+    assert_eq!(run(&["run", "--config", "supervisor.toml"], dir.path()), (code, text), "as the start says");
     fs::write(dir.path().join("endpoints.yaml"), "endpoints: []\n").expect("written");
     let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
     assert_eq!((code, text.as_str()), (Some(0), "no mistakes\n"));
@@ -90,7 +93,8 @@ fn check_finds_a_port_whose_certificate_the_configuration_does_not_have() {
     let with = format!("{CONFIG}[[certificates]]\nname = \"edge\"\nchain = \"a.crt\"\nkey = \"a.key\"\n");
     fs::write(dir.path().join("supervisor.toml"), with).expect("written");
     let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
-    assert_eq!((code, text.as_str()), (Some(0), "no mistakes\n"));
+    assert_eq!(code, Some(2), "its files are not there: {text}");
+    assert!(text.starts_with("[[certificates]]: cannot read") && text.lines().count() == 1, "{text}");
 }
 
 // covers: C1a
@@ -129,4 +133,63 @@ fn run_with_mistakes_starts_nothing_and_says_all_of_them() {
     assert_eq!(code, Some(2));
     let (code, _) = run(&["run"], dir.path());
     assert_eq!(code, Some(2));
+}
+
+// covers: A12
+#[test]
+fn check_finds_what_the_start_would_fail_on_and_both_say_it_once() {
+    let with = |from: &str, to: &str| CONFIG.replace(from, to);
+    let more = |sections: &str| format!("{CONFIG}{sections}");
+    let files = "source = \"files\"\ndir = \"none\"\ntrust_domain = \"example.org\"";
+    for (config, wanted) in [
+        (with("\"store\"", "\"file\""), "[policy] store: "),
+        (with("\"store\"", "\"file/store\""), "[policy] store: "),
+        (with("source = \"dev\"", files), "[identity]: "),
+        (
+            with("source = \"dev\"", "source = \"dev\"\nbundle_out = \"none/ca.pem\""),
+            "[identity] bundle_out: none cannot be",
+        ),
+        (with("source = \"dev\"", "source = \"dev\"\ncrls = [\"none.crl\"]"), "[identity]: cannot read none.crl"),
+        (with("\"audit.jsonl\"", "\"none/audit.jsonl\""), "[audit] file: none cannot be used"),
+        (with("\"audit.jsonl\"", "\"folder\""), "[audit] file: folder is a folder"),
+        (with("\"audit.jsonl\"", "\"pipe\""), "[audit] file: pipe is a pipe"),
+        (with("\"audit.jsonl\"", "\"audit.jsonl\"\nopa_file = \"pipe\""), "[audit] opa_file: pipe is a pipe"),
+        (with("\"audit.jsonl\"", "\"./folder/../bundle.tar.gz\""), "are both"),
+        (with("\"audit.jsonl\"", "\"endpoints.yaml\""), "[audit] file and [endpoints] file are both"),
+        (with("\"admin.sock\"", "\"none/admin.sock\""), "[admin] socket: the folder of admin.socket"),
+        (with("\"admin.sock\"", "\"open/admin.sock\""), "can be changed by others"),
+        (with("\"admin.sock\"", "\"file\""), "is not a socket"),
+        (with("\"endpoints.yaml\"", "\"large.yaml\""), "[endpoints]: large.yaml is larger than"),
+        (with("\"endpoints.yaml\"", "\"pipe\""), "[endpoints]: pipe is not a regular file"),
+        (more("[credentials]\ndir = \"none\"\n"), "[credentials]: the folder none"),
+        (more("[interception]\nchain = \"none.pem\"\nkey = \"none.key\"\n"), "[interception]: cannot read none.pem"),
+        (
+            more("[[certificates]]\nname = \"c\"\nchain = \"none.pem\"\nkey = \"none.key\"\n"),
+            "[[certificates]]: cannot read",
+        ),
+    ] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let at = |name: &str| dir.path().join(name);
+        for (name, text) in [
+            ("supervisor.toml", config.as_str()),
+            ("endpoints.yaml", "endpoints: []\n"),
+            ("file", ""),
+            ("bundle.tar.gz", ""),
+        ] {
+            fs::write(at(name), text).expect("written");
+        }
+        fs::File::create(at("large.yaml")).and_then(|file| file.set_len(17 << 20)).expect("a large file");
+        fs::create_dir(at("folder")).expect("a folder");
+        fs::create_dir(at("open")).expect("a folder");
+        fs::set_permissions(at("open"), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("opened to all");
+        nix::unistd::mkfifo(&at("pipe"), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let before = names(dir.path());
+        let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
+        assert!(code == Some(2) && text.contains(wanted), "{wanted}: {code:?} {text}");
+        assert_eq!(text.lines().count(), 1, "said once: {text}");
+        assert!(text.matches("os error").count() <= 1, "{text}");
+        let (ran, said) = run(&["run", "--config", "supervisor.toml"], dir.path());
+        assert!(ran == Some(2) && said.ends_with(&text), "{wanted}: {ran:?} {said}");
+        assert_eq!(names(dir.path()), before, "{wanted}: nothing is changed");
+    }
 }

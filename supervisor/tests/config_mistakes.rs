@@ -405,3 +405,15 @@ fn proxies_and_their_use_are_checked_and_a_password_in_an_address_is_not_repeate
     assert_eq!(["a.test", "x.b.test", "10.1.2.3"].map(is_direct), [true; 3]);
     assert_eq!(["x.a.test", "b.test", "ab.test", "11.0.0.1"].map(is_direct), [false; 4]);
 }
+
+// covers: A12
+#[test]
+fn a_name_server_on_port_0_and_routes_for_loopback_are_mistakes() {
+    let text = format!(
+        "{GOOD}[resolver]\nservers = [\"127.0.0.1:0\"]\n[routes]\nmode = \"managed\"\nsubnet = \"127.0.0.0/8\"\n"
+    );
+    let lines = mistakes(&text);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("resolver.servers: \"127.0.0.1:0\" is not an address"), "{lines:?}");
+    assert!(lines[1].contains("routes.subnet: is the machine's own loopback network"), "{lines:?}");
+}

@@ -64,10 +64,7 @@ impl AdminSocket {
     /// # Errors
     /// When the folder is not safe, or the path belongs to somebody else or to another running supervisor.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
-        let folder = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(path);
         check_folder(folder)?;
         clear(path)?;
         let failed = |source| SocketError::Bind { path: path.to_owned(), source };
@@ -84,6 +81,15 @@ impl AdminSocket {
             failed(error)
         })?;
         Ok(Self { listener, path: path.to_owned(), inode })
+    }
+
+    /// Whether [`AdminSocket::bind`] could bind `path` if no other supervisor had it; changes nothing.
+    ///
+    /// # Errors
+    /// When the folder is not safe, or what is at the path is no socket of the supervisor's user.
+    pub fn check(path: &Path) -> Result<(), SocketError> {
+        check_folder(folder_of(path))?;
+        is_stale(path).map(drop)
     }
 
     /// Where it is.
@@ -133,12 +139,29 @@ fn check_folder(folder: &Path) -> Result<(), SocketError> {
     why.map_or(Ok(()), |why| Err(SocketError::UnsafeFolder { path: folder.to_owned(), why }))
 }
 
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 /// Removes what a killed supervisor left at the path, and nothing else.
 fn clear(path: &Path) -> Result<(), SocketError> {
+    if !is_stale(path)? {
+        return Ok(());
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(|source| SocketError::Bind { path: path.to_owned(), source })
+        }
+        _ => Err(SocketError::InUse(path.to_owned())),
+    }
+}
+
+/// Whether there is a socket of a supervisor of this user, which may have ended; `false`: nothing is there.
+fn is_stale(path: &Path) -> Result<bool, SocketError> {
     let occupied = |why: &str| SocketError::Occupied { path: path.to_owned(), why: why.to_owned() };
     let meta = match fs::symlink_metadata(path) {
         Ok(meta) => meta,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(source) => return Err(SocketError::Bind { path: path.to_owned(), source }),
     };
     if !meta.file_type().is_socket() {
@@ -147,12 +170,7 @@ fn clear(path: &Path) -> Result<(), SocketError> {
     if meta.uid() != own_uid() {
         return Err(occupied(&format!("belongs to uid {}", meta.uid())));
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(|source| SocketError::Bind { path: path.to_owned(), source })
-        }
-        _ => Err(SocketError::InUse(path.to_owned())),
-    }
+    Ok(true)
 }
 
 #[cfg(test)]

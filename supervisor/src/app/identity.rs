@@ -7,11 +7,12 @@ use crate::config::{Config, IdentityConfig, InterceptionConfig};
 use crate::identity::{DevCa, DevSource, Ending, FilesSource, IdentitySource, PodCas, TrustDomain};
 
 use super::AppError;
+use crate::identity::IdentityError;
 use crate::state::endpoint::Endpoint;
 use crate::state::table::EndpointTable;
 
 /// Opens what makes the CAs of pods.
-pub(super) fn pod_cas(config: &InterceptionConfig) -> Result<PodCas, AppError> {
+pub(super) fn pod_cas(config: &InterceptionConfig) -> Result<PodCas, IdentityError> {
     Ok(match &config.intermediate {
         None => PodCas::self_signed(config.lifetime),
         Some((chain, key)) => PodCas::signed_by(chain, key, config.lifetime)?,
@@ -57,7 +58,7 @@ pub(super) fn open(config: &Config) -> Result<Arc<dyn IdentitySource>, AppError>
             let source = DevSource::new(config.node.mode, ca)?;
             if let Some(path) = bundle_out {
                 std::fs::write(path, source.ca_certificate_pem())
-                    .map_err(|error| AppError::System("[identity] bundle_out cannot be written", error))?;
+                    .map_err(|source| AppError::BundleOut { path: path.clone(), source })?;
             }
             Ok(Arc::new(source))
         }

@@ -10,6 +10,7 @@ mod follow;
 mod guests;
 mod identity;
 mod plane;
+pub mod preflight;
 mod trust;
 
 use std::io;
@@ -55,12 +56,29 @@ pub enum AppError {
     /// Privileges could not be dropped.
     #[error("dropping privileges")]
     Privileges(#[from] privileges::PrivilegeError),
-    /// The endpoints file.
-    #[error(transparent)]
-    Endpoints(#[from] crate::control::file::FileError),
+    /// What [`preflight::mistakes`] found.
+    #[error("{}", .0.join("\n"))]
+    Mistakes(Vec<String>),
     /// The identity source.
     #[error("identity source")]
     Identity(#[from] crate::identity::IdentityError),
+    /// Certificates of ports.
+    #[error("[[certificates]]")]
+    Certificates(#[source] crate::identity::IdentityError),
+    /// What signs the CAs of pods.
+    #[error("[interception]")]
+    Interception(#[source] crate::identity::IdentityError),
+    /// The dev CA's certificate.
+    #[error(
+        "[identity] bundle_out {path} cannot be written: create its folder for the supervisor's user, or correct the path"
+    )]
+    BundleOut {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the kernel says.
+        #[source]
+        source: io::Error,
+    },
     /// The keys of an issuer of tokens.
     #[error("[[tokens]]")]
     Tokens(#[from] crate::tokens::KeyError),
@@ -101,7 +119,7 @@ pub enum AppError {
     System(&'static str, #[source] io::Error),
 }
 
-/// Runs the supervisor until SIGTERM or SIGINT.
+/// Runs the supervisor until SIGTERM, SIGINT or SIGQUIT.
 ///
 /// # Errors
 /// [`AppError`] when something that it cannot do without is missing.
@@ -119,6 +137,11 @@ pub fn run(config: Config) -> Result<(), AppError> {
         RouteConfig::None => Routes::None,
     });
     privileges::drop(&config.node)?;
+    // As the user who will need it all.
+    let mistakes = preflight::mistakes(&config);
+    if !mistakes.is_empty() {
+        return Err(AppError::Mistakes(mistakes));
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("control")
@@ -136,22 +159,22 @@ async fn serve(
     routes: Arc<Routes>,
     handle: tokio::runtime::Handle,
 ) -> Result<(), AppError> {
-    if let EndpointSource::File { path } = &config.endpoints {
-        FileSource::new(path.clone(), config.node.id.clone()).load()?;
-    }
     let mut interrupt = watched(SignalKind::interrupt())?;
     let mut terminate = watched(SignalKind::terminate())?;
+    // Its default is a dump of memory, which holds keys.
+    let mut quit = watched(SignalKind::quit())?;
+    tokio::spawn(ignore_hangups(watched(SignalKind::hangup())?));
     // Whoever is watched does not end the process: a file that may not grow is an error of its write, as a full disk is.
     let _file_too_large = watched(SignalKind::from_raw(nix::libc::SIGXFSZ))?;
     let source = identity::open(&config)?;
     let trust = Arc::new(Trust::open(Arc::clone(&source), config.trust.clone())?);
     let (presence_lost, lost_guests) = mpsc::unbounded_channel();
-    let certificates = Arc::new(Certificates::open(&config.certificates)?);
+    let certificates = Arc::new(Certificates::open(&config.certificates).map_err(AppError::Certificates)?);
     let verifier = PeerVerifier::with_grace(Arc::clone(trust.cell()), config.trust.peer_grace);
     let tokens = Arc::new(tokens(&config, source.as_ref())?);
     tokio::spawn(Arc::clone(&tokens).follow(crate::tokens::Timing::default()));
     let known_by = KnownBy { verifier, certificates, tokens };
-    let pod_cas = Arc::new(identity::pod_cas(&config.interception)?);
+    let pod_cas = Arc::new(identity::pod_cas(&config.interception).map_err(AppError::Interception)?);
     let shared = shared(&config, budget, known_by, pod_cas, presence_lost)?;
     let follower = Arc::clone(&trust);
     let feed = open_feed(&config, &shared, move |policy| follower.follow(Some(policy)))?;
@@ -174,6 +197,7 @@ async fn serve(
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
+            _ = quit.recv() => {}
         }
         tracing::info!("stopping: endpoints drain");
         control.shutdown().await;
@@ -221,6 +245,15 @@ async fn hand_over_lines(audit: Arc<AuditSink>) {
 /// On whatever thread it runs.
 async fn flush(audit: Arc<AuditSink>) {
     let _ = audit.flush();
+}
+
+/// A terminal that closes, or a tool that wants files read again, is no reason to end: all files are followed anyway.
+async fn ignore_hangups(mut hangup: tokio::signal::unix::Signal) {
+    while hangup.recv().await.is_some() {
+        tracing::info!(
+            "SIGHUP changes nothing: files and logs are followed by themselves; SIGTERM ends the supervisor"
+        );
+    }
 }
 
 fn watched(kind: SignalKind) -> Result<tokio::signal::unix::Signal, AppError> {
@@ -377,8 +410,12 @@ fn admin_handles(
 }
 
 fn audit_check(audit: Arc<AuditSink>) -> Check {
-    let remedy = "the audit log cannot be written: free space on its disk, or move it with [audit] file";
-    Check { name: "audit", probe: Box::new(move || if audit.is_writable() { Ok(()) } else { Err(remedy.to_owned()) }) }
+    let remedy = "free space on its disk, let the supervisor's user write its folder, or move it with [audit] file";
+    let problem = move || {
+        let why = audit.problem().filter(|_| !audit.is_writable());
+        why.map_or(Ok(()), |why| Err(format!("the audit log cannot be written ({why}): {remedy}")))
+    };
+    Check { name: "audit", probe: Box::new(problem) }
 }
 
 fn accept_check(pressure: Pressure) -> Check {

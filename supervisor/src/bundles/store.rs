@@ -74,6 +74,22 @@ impl BundleStore {
         Ok(store)
     }
 
+    /// Whether [`BundleStore::open`] could use the folder if no other supervisor had it; changes nothing.
+    ///
+    /// # Errors
+    /// When something else is in the way, or others could write into it.
+    pub fn check(dir: &Path) -> Result<(), StoreError> {
+        if dir.symlink_metadata().is_ok() {
+            return check_owner(dir);
+        }
+        // It would be made, and what leads there with it.
+        let above = dir.ancestors().skip(1).find(|above| above.symlink_metadata().is_ok());
+        match above.filter(|above| !above.is_dir()) {
+            Some(above) => Err(StoreError::Unsafe { path: above.to_owned(), why: "it is not a folder".to_owned() }),
+            None => Ok(()),
+        }
+    }
+
     /// Serials of the stored bundles, newest first.
     ///
     /// # Errors

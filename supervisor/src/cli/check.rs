@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use nova_policy::workloads;
+use nova_supervisor::app::preflight;
 use nova_supervisor::config::{Config, EndpointSource};
+use nova_supervisor::net::privileges;
 
 use super::{CliError, OK, output};
 
@@ -18,22 +20,35 @@ pub(crate) fn load(config: &Path) -> Result<Config, CliError> {
 
 pub(super) fn check(config: &Path, placements: Option<&Path>) -> Result<ExitCode, CliError> {
     let loaded = load(config);
+    let mut mistakes: Vec<String> = loaded.as_ref().err().map(ToString::to_string).into_iter().collect();
     let of_config = match &loaded {
         Ok(Config { endpoints: EndpointSource::File { path }, .. }) => Some(path.as_path()),
         _ => None,
     };
-    let mut mistakes: Vec<String> = loaded.as_ref().err().map(ToString::to_string).into_iter().collect();
     for file in of_config.into_iter().chain(placements) {
         match read(file).and_then(|bytes| parse(file, &bytes)) {
+            // That of the configuration is told below, as the start would tell it.
+            Err(_) if Some(file) == of_config => {}
             Err(report) => mistakes.push(report),
             Ok(table) => mistakes.extend(loaded.iter().flat_map(|config| unknown_certificates(file, &table, config))),
         }
+    }
+    if let Ok(config) = &loaded {
+        mistakes.extend(as_the_supervisor(config)?);
     }
     if !mistakes.is_empty() {
         return Err(CliError::BadInput(mistakes.join("\n")));
     }
     output::print("no mistakes\n")?;
     Ok(OK.into())
+}
+
+/// What the start would fail on, for the user that the supervisor becomes.
+fn as_the_supervisor(config: &Config) -> Result<Vec<String>, CliError> {
+    if config.node.run_as.is_some() && nix::unistd::geteuid().is_root() {
+        privileges::drop(&config.node).map_err(|error| CliError::Failure(preflight::told(error)))?;
+    }
+    Ok(preflight::mistakes(config))
 }
 
 fn parse(file: &Path, bytes: &[u8]) -> Result<workloads::Table, String> {
@@ -61,12 +76,6 @@ fn unknown_certificates(file: &Path, table: &workloads::Table, config: &Config) 
 }
 
 fn read(file: &Path) -> Result<Vec<u8>, String> {
-    use std::io::Read;
-    let shown = file.display();
-    let failed =
-        |error: std::io::Error| format!("{shown}: cannot be read: {error} (remedy: check the path and its rights)");
-    let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file).map_err(failed)?;
-    opened.take(MAX_PLACEMENTS).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
+    let failed = |error| format!("{}: cannot be read: {error} (remedy: check the path and its rights)", file.display());
+    nova_policy::files::read(file, MAX_PLACEMENTS).map_err(failed)
 }

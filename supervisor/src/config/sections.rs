@@ -256,6 +256,10 @@ fn routes(document: &Document<'_>) -> Option<RouteConfig> {
     let mode = section.optional("mode", modes);
     let routes = if mode == Some("managed") {
         let subnets = section.required("subnet", value::subnets, "write the node's delegated subnet");
+        if subnets.as_ref().is_some_and(|subnets| subnets.iter().any(|subnet| subnet.network().is_loopback())) {
+            let remedy = "write the node's delegated subnet, or mode = \"none\" for addresses that are local already";
+            section.refuse("subnet", "is the machine's own loopback network", remedy);
+        }
         subnets.map(|subnets| RouteConfig::Managed { subnets })
     } else if mode.is_none() && section.has("mode") {
         section.ignore(&["subnet"]);

@@ -218,7 +218,8 @@ pub(super) fn ip(value: &DeValue<'_>) -> Parsed<IpAddr> {
 pub(super) fn server(value: &DeValue<'_>) -> Parsed<SocketAddr> {
     let text = text(value)?;
     let with_port = text.parse().or_else(|_| text.parse().map(|ip: IpAddr| SocketAddr::new(ip, 53)));
-    with_port.map_err(|_| {
+    // Nobody can be asked on port 0.
+    with_port.ok().filter(|server| server.port() > 0).ok_or_else(|| {
         Mistake::new(format!("{text:?} is not an address"), "write \"10.0.0.2\", \"10.0.0.2:53\" or \"[fd00::1]:53\"")
     })
 }

@@ -57,8 +57,8 @@ fn serve(subnets: Vec<IpNet>, evidence: Evidence) -> io::Result<()> {
     channel.set_nonblocking(true)?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
         // A terminal or service manager signals the whole group; the routes must outlive the supervisor's drain.
-        let _ignored =
-            [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
+        let kinds = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()];
+        let _ignored = kinds.into_iter().map(signal).collect::<io::Result<Vec<_>>>()?;
         let mut channel = UnixStream::from_std(channel)?;
         let (connection, netlink, _) = rtnetlink::new_connection()?;
         let _connection = tokio::spawn(connection);
