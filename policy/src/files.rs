@@ -82,7 +82,7 @@ pub fn name(kind: FileType) -> &'static str {
 mod tests {
     use super::*;
 
-    // covers: A12
+    // covers: A12c
     #[test]
     fn only_regular_files_are_read_and_only_up_to_the_bound() {
         let dir = tempfile::tempdir().expect("a folder");

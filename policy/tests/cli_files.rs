@@ -36,7 +36,7 @@ fn writers() -> tempfile::TempDir {
     dir
 }
 
-// covers: A12
+// covers: A12c
 #[test]
 fn no_output_takes_the_place_of_a_pipe_or_a_link() {
     let dir = writers();
@@ -72,7 +72,7 @@ fn no_output_takes_the_place_of_a_pipe_or_a_link() {
     assert_eq!(code(&build(at, "in")), Some(1), "a folder");
 }
 
-// covers: A12
+// covers: A12c
 #[test]
 fn standard_output_takes_what_a_file_takes_and_nothing_else() {
     let dir = writers();
@@ -94,7 +94,7 @@ fn standard_output_takes_what_a_file_takes_and_nothing_else() {
     assert!(!at.join("-").exists());
 }
 
-// covers: A12
+// covers: A12c
 #[test]
 fn no_input_may_be_a_pipe_or_a_device() {
     let dir = folder();

@@ -135,7 +135,7 @@ fn run_with_mistakes_starts_nothing_and_says_all_of_them() {
     assert_eq!(code, Some(2));
 }
 
-// covers: A12
+// covers: A12d
 #[test]
 fn check_finds_what_the_start_would_fail_on_and_both_say_it_once() {
     let with = |from: &str, to: &str| CONFIG.replace(from, to);

@@ -37,7 +37,7 @@ fn ready(node: &Node) -> Value {
     node.ask(&json!({"op": "ready"})).expect("an answer")
 }
 
-// covers: F13
+// covers: A9d
 #[test]
 fn a_log_that_is_moved_away_loses_no_line_and_goes_on_in_a_new_file() {
     let node = node();
@@ -60,7 +60,7 @@ fn a_log_that_is_moved_away_loses_no_line_and_goes_on_in_a_new_file() {
     until("every request has its line", || (0..20).all(|n| asked(n) == 1));
 }
 
-// covers: F13
+// covers: A9d
 #[test]
 fn nothing_is_allowed_while_a_removed_log_cannot_be_made_anew() {
     let node = node();

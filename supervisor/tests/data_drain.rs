@@ -426,3 +426,21 @@ fn streams_of_an_app_that_outlast_the_drain_are_cut_at_its_end_and_recorded() {
     let lines = node.audited(4, |line| line["path"].as_str().is_some_and(|path| path.starts_with("/v1/")));
     assert!(lines.iter().all(|line| is(line, &[("verdict", "allow"), ("close", "draining")])), "{lines:#?}");
 }
+
+// covers: R12
+#[test]
+fn a_hangup_changes_nothing_and_a_quit_drains() {
+    let node = Node::with(Plan { log: "info", ..Plan::default() });
+    let signal = |signal| {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(node.pid).expect("a pid"));
+        nix::sys::signal::kill(pid, signal).expect("it runs");
+    };
+    signal(nix::sys::signal::SIGHUP);
+    until("it says so", || node.log().contains("SIGHUP changes nothing"));
+    assert_eq!(node.stage("service-a").as_deref(), Some("serving"));
+    signal(nix::sys::signal::SIGQUIT);
+    assert_eq!(node.wait_exit(), Some(0));
+    let log = node.log();
+    assert_eq!(log.matches("phase=\"DRAINED\"").count(), 3, "{log}");
+    assert!(!log.contains('\u{1b}'), "colours in a file: {log}");
+}

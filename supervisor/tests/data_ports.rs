@@ -56,7 +56,7 @@ fn serve(node: &Node) -> std::sync::mpsc::Sender<()> {
     go
 }
 
-// covers: R12
+// covers: R12b
 #[test]
 fn connections_to_a_port_that_is_taken_away_drain_and_the_others_stay() {
     let node = node(8000);
@@ -84,7 +84,7 @@ fn connections_to_a_port_that_is_taken_away_drain_and_the_others_stay() {
     assert_eq!(node.stage("service-a").as_deref(), Some("serving"));
 }
 
-// covers: R12
+// covers: R12b
 #[test]
 fn a_stream_to_a_port_that_is_taken_away_is_cut_after_the_drain_timeout() {
     let node = node(1500);
@@ -101,7 +101,7 @@ fn a_stream_to_a_port_that_is_taken_away_is_cut_after_the_drain_timeout() {
     assert_eq!(node.stage("service-a").as_deref(), Some("serving"));
 }
 
-// covers: R12
+// covers: R12b
 #[test]
 fn plaintext_callers_do_not_stay_on_a_port_that_asks_for_certificates_now() {
     let node = node(60_000);
@@ -125,4 +125,33 @@ fn plaintext_callers_do_not_stay_on_a_port_that_asks_for_certificates_now() {
     assert!(!matches!(removed.read(&mut [0; 8]), Ok(1..)));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     until("nothing is open", || node.open("service-a") == 0);
+}
+
+// covers: A12e
+#[test]
+fn what_the_endpoints_file_asks_for_in_vain_is_shown_to_operators() {
+    let node = node(8000);
+    node.edit_endpoint(
+        "service-a",
+        "boot_token: 00000000000000000000000000000021",
+        "boot_token: 00000000000000000000000000000022",
+    );
+    let rows = || node.ask(&serde_json::json!({"op": "endpoints"})).expect("an answer");
+    let refused = || rows().as_array().expect("rows").iter().find(|row| row["stage"] == "refused").cloned();
+    until("the row is shown", || refused().is_some());
+    let row = refused().expect("a row");
+    assert!(is(&row, &[("pod_uid", A), ("reason", "changed_in_place"), ("phase", "REJECTED")]), "{row}");
+    assert!(row["message"].as_str().is_some_and(|message| message.contains("newer generation")), "{row}");
+    assert!(node.warnings().contains("refused as they are asked for: 1"), "{}", node.warnings());
+    assert_eq!(node.stage("service-a").as_deref(), Some("serving"), "what was served before stays");
+    node.edit_endpoint(
+        "service-a",
+        "boot_token: 00000000000000000000000000000022",
+        "boot_token: 00000000000000000000000000000021",
+    );
+    until("it is taken back", || refused().is_none() && !node.warnings().contains("refused"));
+    node.put("endpoints.yaml", b"endpoints: [\n");
+    until("the file is not followed", || node.warnings().contains("the endpoints file is refused"));
+    node.edit_endpoint("service-a", "generation: 1", "generation: 1 ");
+    until("it is followed again", || !node.warnings().contains("the endpoints file is refused"));
 }

@@ -137,7 +137,7 @@ fn ready(handles: &AdminHandles) -> ReadyView {
     warnings.extend(refusals.of_source());
     let refused = refusals.rows().iter().filter(|row| row.phase == REJECTED).count();
     if refused > 0 {
-        warnings.push(format!("{refused} endpoints are refused as they are asked for; `endpoints` says why"));
+        warnings.push(format!("endpoints that are refused as they are asked for: {refused}; `endpoints` says why"));
     }
     if status.stale {
         let until = status.denies_at.unwrap_or_default();

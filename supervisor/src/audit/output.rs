@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(written(&path, b"{4}\n"), b"{1}\n{2\n{3}\n{4}\n");
     }
 
-    // covers: F13
+    // covers: A9d
     #[test]
     fn a_log_that_is_moved_or_removed_goes_on_in_a_new_file() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(fs::read(&path).expect("the fourth"), b"{made by another\n{4}\n");
     }
 
-    // covers: F13
+    // covers: A9d
     #[test]
     fn a_log_that_cannot_be_made_anew_takes_no_lines_and_loses_none() {
         let dir = tempfile::tempdir().expect("a folder");
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(fs::read(&path).expect("a log"), b"{22}\n");
     }
 
-    // covers: F13
+    // covers: A9d
     #[test]
     fn a_write_that_does_not_return_is_seen_and_its_return_as_well() {
         let dir = tempfile::tempdir().expect("a folder");
