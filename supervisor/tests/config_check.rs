@@ -73,7 +73,8 @@ fn check_looks_at_the_endpoints_file_of_the_configuration() {
     let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
     assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("endpoints.yaml does not exist"), "{text}");
-    assert_eq!(run(&["run", "--config", "supervisor.toml"], dir.path()), (code, text), "as the start says");
+    let (ran, said) = run(&["run", "--config", "supervisor.toml"], dir.path());
+    assert!(ran == code && said.ends_with(&text), "as the start says: {ran:?} {said}");
     fs::write(dir.path().join("endpoints.yaml"), "endpoints: []\n").expect("written");
     let (code, text) = run(&["check", "--config", "supervisor.toml"], dir.path());
     assert_eq!((code, text.as_str()), (Some(0), "no mistakes\n"));
