@@ -33,7 +33,6 @@ struct Stand {
 impl Stand {
     fn new(half_close: bool) -> Self {
         let dir = tempfile::tempdir().expect("a folder");
-        let guest = Guest::start(&dir.path().join("pod-a"), !half_close);
         let port = PortSpec {
             name: PortName::new("rpc").expect("a name"),
             port: 50051,
@@ -49,6 +48,7 @@ impl Stand {
             ports: vec![port],
             ..spec("service-a", "dev.invalid")
         };
+        let guest = Guest::start(&dir.path().join(spec.pod_uid.as_str()), !half_close);
         let links = LinkPorts { root: dir.path().to_owned(), guest_port: 15_000 };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         Self { guest, links, spec, runtime: runtime.expect("a runtime"), _dir: dir }
