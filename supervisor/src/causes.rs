@@ -2,13 +2,16 @@
 
 use std::error::Error;
 
-/// The error and its causes, outermost first.
+/// The error and its causes, outermost first; what the text before it says already is not said again.
 pub(crate) fn on_one_line(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text.push_str(": ");
+            text.push_str(&more);
+        }
         cause = error.source();
     }
     text

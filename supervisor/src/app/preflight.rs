@@ -10,6 +10,7 @@ use super::trust::Trust;
 use crate::admin::AdminSocket;
 use crate::audit;
 use crate::bundles::BundleStore;
+use crate::causes;
 use crate::config::{BundleSource, Config, EndpointSource, IdentityConfig, KeySource};
 use crate::control::file::FileSource;
 use crate::credentials::Credentials;
@@ -52,18 +53,9 @@ pub fn mistakes(config: &Config) -> Vec<String> {
     all
 }
 
-/// An error with its causes; what a cause says is left out when the text before it has it already.
+/// An error with its causes.
 pub fn told(error: impl Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
+    causes::on_one_line(&error)
 }
 
 fn source(config: &Config) -> Result<Arc<dyn IdentitySource>, IdentityError> {
