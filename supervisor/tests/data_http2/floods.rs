@@ -1,47 +1,35 @@
 //! Callers that cost more than they pay: each is ended with the code that says so or bounded, what it made the supervisor and
 //! the app do is counted, and another endpoint is served meanwhile.
 
-mod data;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use data::h2::{
+use serde_json::Value;
+
+use crate::data::h2::{
     CANCEL, CONTINUATION, DATA, END_HEADERS, ENHANCE_YOUR_CALM, Event, H2, HEADERS, PING, PREFACE, PRIORITY,
     RST_STREAM, SETTINGS, WINDOW_UPDATE, frame, head,
 };
-use data::{A, Node, Plan, RULES, Tls, dial, is, until};
-use serde_json::Value;
+use crate::data::{self, A, Node, Plan, Tls, is, until};
+use crate::support::{self, plain};
 
-const PLAIN: u16 = 8080;
 const REFUSED_STREAM: u32 = 7;
 
+/// With a rule for another endpoint, which is served meanwhile.
 fn plan() -> Plan {
-    let plan = Plan::default();
-    let https = "      - {name: https, port: 8443, target_port: 18080, mode: mtls, protocol: http}\n      - {name: raw";
-    let plain = "      - {name: plain, port: 8080, target_port: 18080, mode: tcp, protocol: http}\n";
-    Plan {
-        endpoints: plan.endpoints.replacen(https, &format!("{plain}{https}"), 1),
-        rules: format!(
-            "{RULES}  - id: outside-to-a-plain
+    let plan = support::plan();
+    let rule = "  - id: x-to-b
     tenant: t
-    from: {{cidr: NET.96/28}}
-    to: {{workload: service-a, port: plain}}
-    http: {{methods: [GET, POST], paths: ['/v1/orders/**']}}
-  - id: x-to-b
-    tenant: t
-    from: {{workload: x}}
-    to: {{workload: b, port: https}}
-    http: {{methods: [GET], paths: ['/**']}}
-"
-        ),
-        ..plan
-    }
+    from: {workload: x}
+    to: {workload: b, port: https}
+    http: {methods: [GET], paths: ['/**']}
+";
+    Plan { rules: format!("{}{rule}", plan.rules), ..plan }
 }
 
 fn connect(node: &Node) -> H2<TcpStream> {
-    H2::client(dial(&node.ip(99), &format!("{}:{PLAIN}", node.ip(21))).expect("connected"))
+    H2::client(plain(node))
 }
 
 /// Another workload of the node answers a caller.
@@ -297,7 +285,7 @@ fn a_hundred_streams_may_be_open_and_the_next_is_refused_alone() {
 #[test]
 fn a_caller_that_never_ends_its_preface_is_closed() {
     let node = Node::with(plan());
-    let mut tcp = dial(&node.ip(99), &format!("{}:{PLAIN}", node.ip(21))).expect("connected");
+    let mut tcp = plain(&node);
     tcp.write_all(&PREFACE[..10]).expect("sent");
     let mut all = Vec::new();
     // The supervisor's deadline is 10 s; the test's own patience ends the read with an error.

@@ -1,12 +1,11 @@
 //! The check list of request identity and smuggling over HTTP/2, frame by frame, as far as its items mean anything there.
 //! Numbers in names are those of the list; what counts is what the app behind the port received.
 
-mod data;
-
 use std::io::{Read, Write};
 
-use data::h2::{END_HEADERS, END_STREAM, H2, HEADERS, PREFACE, PROTOCOL_ERROR, Reply, frame, head};
-use data::{A, B, HTTPS, Node, Plan, RULES, Tls, hpack_of, read_answer, read_request};
+use crate::data::h2::{END_HEADERS, END_STREAM, H2, HEADERS, PREFACE, PROTOCOL_ERROR, Reply, frame, head};
+use crate::data::{self, A, B, HTTPS, Node, Plan, RULES, Tls, hpack_of, read_answer, read_request};
+use crate::support::with;
 
 const ORDER: &str = "/v1/orders/42";
 /// What a body looks like that wants to be the next request.
@@ -57,12 +56,6 @@ impl Stand {
     fn seen(&self) -> Vec<String> {
         std::mem::take(&mut *self.node.guest(A).app.requests.lock().expect("no panic"))
     }
-}
-
-fn with<'a>(method: &'a str, path: &'a str, more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
-    let mut fields = head(method, path);
-    fields.extend(more);
-    fields
 }
 
 fn to(authority: &str) -> Vec<(&str, &str)> {
