@@ -1,9 +1,7 @@
 //! HTTP to an upstream or a guest's app: one exchange at a time on a connection of HTTP/1.1 behind the gate, or many on one
 //! of HTTP/2.
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use http::{Request, Response};
@@ -21,7 +19,7 @@ use crate::gate::io::GatedIo;
 use crate::gate::{GateHandle, Limits, Refusal};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
-use crate::state::room::Held;
+use crate::state::room::{Held, Kept};
 
 /// From the last byte of a request to the head of its answer.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(300);
@@ -29,10 +27,6 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(300);
 const CALL_DEADLINE: Duration = Duration::from_secs(3600);
 /// A pooled connection whose last exchange has not left it after this long is stuck behind its peer.
 const READY_DEADLINE: Duration = Duration::from_millis(100);
-
-/// The count of a connection of HTTP/1.1, kept by whoever uses it and by the task that runs it: its descriptor is gone when both
-/// are.
-type Counted = Rc<RefCell<Option<Held>>>;
 
 /// A connection that can carry one exchange, or a place on one that carries many.
 pub struct HttpUpstream {
@@ -42,7 +36,7 @@ pub struct HttpUpstream {
 }
 
 enum Kind {
-    Http1 { sender: SendRequest<RequestBody>, gate: GateHandle, counted: Counted },
+    Http1 { sender: SendRequest<RequestBody>, gate: GateHandle, kept: Kept },
     Http2 { shared: Shared, _place: Place },
 }
 
@@ -53,18 +47,18 @@ impl HttpUpstream {
     /// The reason for the record.
     pub(super) async fn http1(stream: Stream, limits: Limits, held: Held, until: Instant) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
+        let kept = Kept::new(held);
         let io = GatedIo::client(Prefixed::from(stream), limits);
         let gate = io.handle();
         let (sender, connection) = http1::handshake(TokioIo::new(io)).await.map_err(|_| Reason::UpstreamClosed)?;
         // Ends when the sender is dropped, the other side closes, or the protocol changes; its error is that of the exchange
         // in progress.
-        let counted: Counted = Rc::new(RefCell::new(Some(held)));
-        let open = Rc::clone(&counted);
+        let open = kept.clone();
         tokio::task::spawn_local(async move {
             drop(connection.with_upgrades().await);
             drop(open);
         });
-        Ok(Self { kind: Kind::Http1 { sender, gate, counted }, addr, until })
+        Ok(Self { kind: Kind::Http1 { sender, gate, kept }, addr, until })
     }
 
     pub(super) fn http2(shared: &Shared) -> Option<Self> {
@@ -110,11 +104,8 @@ impl HttpUpstream {
     /// To be kept for another exchange: none when there is no room for it. A place on a shared one is given back by dropping
     /// it, not by keeping it.
     pub(super) fn idle(self) -> Option<Self> {
-        let Kind::Http1 { counted, .. } = &self.kind else { return None };
-        let idle = counted.take()?.idle();
-        let is_kept = idle.is_ok();
-        counted.replace(Some(idle.unwrap_or_else(|held| held)));
-        is_kept.then_some(self)
+        let Kind::Http1 { kept, .. } = &self.kind else { return None };
+        kept.idle().then_some(self)
     }
 }
 

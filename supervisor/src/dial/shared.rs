@@ -76,7 +76,7 @@ impl Shared {
     ) -> Result<Self, Reason> {
         let addr = stream.peer_addr();
         let scheme = if matches!(stream, Stream::TlsClient(_)) { Scheme::HTTPS } else { Scheme::HTTP };
-        let stream = CountedIo::new(Prefixed::from(stream), Peer::Server);
+        let stream = CountedIo::new(Prefixed::from(stream), Peer::Server).keeping(held);
         let streams = stream.opened_streams();
         let starting = Builder::new(Local)
             .timer(TokioTimer::new())
@@ -99,7 +99,6 @@ impl Shared {
         let running = Rc::clone(&use_);
         // Ends when every sender is dropped or the app closes; its error is that of the exchanges in progress.
         tokio::task::spawn_local(poll_fn(move |cx| {
-            let _held = &held;
             let mut connection = running.connection.borrow_mut();
             let ended = connection.as_mut().is_none_or(|connection| Pin::new(connection).poll(cx).is_ready());
             if !ended {

@@ -1,5 +1,6 @@
 //! The count around a stream of HTTP/2.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
@@ -23,6 +24,8 @@ pub struct CountedIo<S> {
     flooded: Flooded,
     refused: Rc<Notify>,
     closing: Option<Closing>,
+    #[allow(dead_code, reason = "held for its Drop, which comes after the stream's")]
+    kept: Option<Box<dyn Any>>,
 }
 
 /// Tells of a flood.
@@ -103,7 +106,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> CountedIo<S> {
     /// Around a stream to `peer`.
     pub fn new(inner: S, peer: Peer) -> Self {
         let frames = Rc::new(RefCell::new(Frames::new(peer, Instant::now())));
-        Self { inner, peer, frames, flooded: Flooded::default(), refused: Rc::default(), closing: None }
+        Self { inner, peer, frames, flooded: Flooded::default(), refused: Rc::default(), closing: None, kept: None }
+    }
+
+    /// The same, which keeps something until the stream is gone: the library has it in a task of its own.
+    #[must_use]
+    pub fn keeping(self, kept: impl Any) -> Self {
+        Self { kept: Some(Box::new(kept)), ..self }
     }
 
     /// Tells of streams that never became requests.
@@ -184,12 +193,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for CountedIo<S> {
     /// A caller may still be sending: a reset must not overtake the GOAWAY that tells it why.
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        match this.peer {
-            Peer::Client => {
-                let closing = this.closing.get_or_insert_with(|| Closing::with_answer(Bytes::new()));
-                closing.poll(&mut this.inner, cx)
-            }
-            Peer::Server => Pin::new(&mut this.inner).poll_shutdown(cx),
-        }
+        let closing = this.closing.get_or_insert_with(|| match this.peer {
+            Peer::Client => Closing::with_answer(Bytes::new()),
+            Peer::Server => Closing::of_this_side(),
+        });
+        closing.poll(&mut this.inner, cx)
     }
 }

@@ -8,7 +8,7 @@
 //! every other, and shared ones of HTTP/2 -> a spare, or else a place of the budget, or else refused
 //! ```
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,6 +23,11 @@ pub struct Room {
 
 /// The count of one connection to the other side; given back when dropped.
 pub struct Held(Cover);
+
+/// A count that is kept by whoever uses a connection and by the task that runs it, so that it is given back when the descriptor is
+/// gone and not before. Who uses the connection may change of what it is one.
+#[derive(Clone)]
+pub struct Kept(Rc<RefCell<Option<Held>>>);
 
 enum Cover {
     Caller(Rc<Room>),
@@ -86,6 +91,23 @@ impl Held {
     }
 }
 
+impl Kept {
+    /// Keeps `held`.
+    #[must_use]
+    pub fn new(held: Held) -> Self {
+        Self(Rc::new(RefCell::new(Some(held))))
+    }
+
+    /// As [`Held::idle`]; false when the connection must be closed.
+    #[must_use]
+    pub fn idle(&self) -> bool {
+        let idle = self.0.take().map(Held::idle);
+        let is_idle = matches!(idle, Some(Ok(_)));
+        self.0.replace(idle.map(|idle| idle.unwrap_or_else(|held| held)));
+        is_idle
+    }
+}
+
 fn spare(endpoint: &Arc<Endpoint>) -> Option<Held> {
     endpoint.share.take_spare().then(|| Held(Cover::Spare(Arc::clone(endpoint))))
 }
@@ -129,6 +151,26 @@ mod tests {
         drop(held);
         assert!(endpoint.take_connection().is_ok());
         assert_eq!(all(&room).len(), 17);
+    }
+
+    // covers: C10b
+    #[test]
+    fn what_is_kept_with_a_connection_is_given_back_with_it_whoever_used_it() {
+        let endpoint = alone();
+        let room = Room::new(&endpoint);
+        let (used, connection) = {
+            let kept = Kept::new(room.take().expect("its own"));
+            (kept.clone(), kept)
+        };
+        drop(used);
+        assert!(room.own_in_use.get(), "the connection is not closed yet");
+        assert!(connection.idle() && !room.own_in_use.get(), "a spare now");
+        let others: Vec<_> = (0..3).map(|_| spare(&endpoint).expect("a spare")).collect();
+        assert!(spare(&endpoint).is_none());
+        let second = Kept::new(room.take().expect("its own"));
+        assert!(!second.idle() && room.own_in_use.get(), "no spare is left: closed, and counted until then");
+        drop((others, connection, second));
+        assert!(spare(&endpoint).is_some() && !room.own_in_use.get());
     }
 
     // covers: C10b

@@ -1,3 +1,5 @@
+use std::rc::Rc;
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
