@@ -1,7 +1,7 @@
 //! The node lab: the programs that play apps, upstreams and callers, and the scenario that is checked from outside.
 //!
 //! Reading order: `programs` (what plays a part), `lab` (what sets the stage), `demo` (the scenario and its rows),
-//! `bench` (the ingress against HAProxy).
+//! `bench` (the supervisor against its peers).
 
 #[cfg(feature = "host")]
 pub mod bench;

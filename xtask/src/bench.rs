@@ -1,11 +1,11 @@
-//! `cargo xtask bench ingress`: builds in release and hands over to the lab's bench.
+//! `cargo xtask bench`: builds in release and hands over to the lab's bench.
 
 use std::process::{Command, ExitCode};
 
 use anyhow::bail;
 
 use crate::setup::{self, Need};
-use crate::{places, report};
+use crate::{envoy, places, report};
 
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -16,6 +16,12 @@ pub(crate) struct Args {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 6)]
     seconds: u64,
+    /// How often each proxy is measured
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Only this case, without writing anything down
+    #[arg(long)]
+    case: Option<String>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
@@ -23,12 +29,13 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum What {
-    /// Mutual TLS in, plain HTTP/1.1 to the guest's relay
+    /// Mutual TLS in, plain HTTP/1.1 to the guest's relay; against HAProxy
     Ingress,
+    /// What a guest asks for: proxy requests and tunnels; against Envoy
+    Egress,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let What::Ingress = args.what;
     setup::install(&[Need::Lab, Need::Bench])?;
     let mut build = places::cargo();
     build.args(["build", "--release", "--bins", "-p", "nova-supervisor", "-p", "nova-policy", "-p", "nova-relay"]);
@@ -36,8 +43,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     report::command("building in release (minutes the first time)", &mut build)?;
     let bins = places::target_dir()?.join("release");
     let mut bench = Command::new(bins.join("nova-lab"));
-    bench.args(["bench", "--seconds", &args.seconds.to_string()]);
-    bench.arg("--bins").arg(&bins).arg("--out").arg(places::root().join("docs/benchmarks.md"));
+    bench.arg("bench");
+    match args.what {
+        What::Ingress => bench.arg("ingress"),
+        What::Egress => bench.arg("egress").arg("--envoy").arg(envoy::install()?),
+    };
+    bench.args(["--seconds", &args.seconds.to_string(), "--rounds", &args.rounds.to_string()]).arg("--bins").arg(&bins);
+    match &args.case {
+        Some(case) => bench.args(["--case", case]),
+        None => bench.arg("--out").arg(places::root().join("docs/benchmarks.md")),
+    };
     if args.json {
         bench.arg("--json");
     }

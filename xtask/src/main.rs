@@ -4,6 +4,7 @@ mod bench;
 mod coverage;
 mod demo;
 mod deny;
+mod envoy;
 mod fuzz;
 mod go_tool;
 mod opa;
@@ -33,7 +34,7 @@ enum Command {
     Test(test::Args),
     /// Write docs/coverage.md: which test covers which requirement
     Coverage(coverage::Args),
-    /// Measure against peers and write docs/benchmarks.md
+    /// Measure against peers and write the section of docs/benchmarks.md about it
     Bench(bench::Args),
     /// Run the fuzz targets for a while each, on the stable compiler
     Fuzz(fuzz::Args),

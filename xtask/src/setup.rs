@@ -29,7 +29,7 @@ pub(crate) enum Need {
     Lab,
     /// Virtual machines.
     Microvm,
-    /// The peer that is measured against.
+    /// The peers that are measured against.
     Bench,
     /// Languages whose HTTP clients call the supervisor in tests.
     Clients,
@@ -42,7 +42,7 @@ struct Tool {
     need: Need,
 }
 
-const TOOLS: [Tool; 18] = [
+const TOOLS: [Tool; 19] = [
     Tool { program: "curl", package: "curl", need: Need::Lab },
     Tool { program: "ip", package: "iproute2", need: Need::Lab },
     Tool { program: "ping", package: "iputils-ping", need: Need::Lab },
@@ -51,6 +51,7 @@ const TOOLS: [Tool; 18] = [
     Tool { program: "qemu-system-x86_64", package: "qemu-system-x86", need: Need::Microvm },
     Tool { program: "busybox", package: "busybox-static", need: Need::Microvm },
     Tool { program: "haproxy", package: "haproxy", need: Need::Bench },
+    Tool { program: "pip3", package: "python3-pip", need: Need::Bench },
     Tool { program: "python3", package: "python3", need: Need::Clients },
     Tool {
         program: "/usr/lib/python3/dist-packages/requests/api.py",

@@ -1,84 +1,97 @@
-//! One caller: a plain HTTP/1.1 client over rustls.
+//! One caller: a plain HTTP/1.1 client.
 
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use rustls_pki_types::ServerName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::client::TlsStream;
+use tokio::time::timeout;
 
-use super::case::Case;
-use super::peers::Peer;
+use super::call::{Call, Stream};
 
-/// A call that takes longer is an error.
+/// What takes longer is an error.
 const DEADLINE: Duration = Duration::from_secs(10);
-
-/// Whom to call, and what to say.
-#[derive(Clone)]
-pub(super) struct Call {
-    addr: SocketAddr,
-    name: ServerName<'static>,
-    connector: TlsConnector,
-    pub(super) request: Arc<str>,
-}
-
-impl Call {
-    pub(super) fn new(peer: &Peer, connector: &TlsConnector, case: Case) -> anyhow::Result<Self> {
-        let name = ServerName::try_from(peer.server_name)?;
-        Ok(Self { addr: peer.addr, name, connector: connector.clone(), request: case.request(peer.server_name).into() })
-    }
-}
+/// What is read and written of long bodies at a time.
+const PIECE: usize = 64 * 1024;
 
 /// An open connection of a caller.
 pub(super) struct Caller {
-    stream: TlsStream<TcpStream>,
+    stream: Box<dyn Stream>,
     buffer: Vec<u8>,
 }
 
 impl Caller {
     pub(super) async fn connect(call: &Call) -> anyhow::Result<Self> {
-        let connecting = async {
-            let tcp = TcpStream::connect(call.addr).await?;
-            tcp.set_nodelay(true)?;
-            call.connector.connect(call.name.clone(), tcp).await
-        };
-        let stream = tokio::time::timeout(DEADLINE, connecting).await.context("connect")?.context("connect")?;
-        Ok(Self { stream, buffer: vec![0; 32 * 1024] })
+        let stream = in_time(call.connect()).await.context("connect")?;
+        Ok(Self { stream, buffer: vec![0; PIECE] })
     }
 
     /// Sends a request, reads the whole answer, gives its status.
     pub(super) async fn ask(&mut self, request: &str) -> anyhow::Result<u16> {
-        tokio::time::timeout(DEADLINE, self.ask_unbounded(request)).await.context("no answer in time")?
+        let asking = async {
+            let (status, left) = self.begin(request).await?;
+            self.read_body(left).await?;
+            Ok(status)
+        };
+        in_time(asking).await
     }
 
-    async fn ask_unbounded(&mut self, request: &str) -> anyhow::Result<u16> {
+    /// Sends a request and reads the head of the answer: its status, and how much of the body is still to come.
+    pub(super) async fn begin(&mut self, request: &str) -> anyhow::Result<(u16, usize)> {
         self.stream.write_all(request.as_bytes()).await?;
+        self.stream.flush().await?;
+        self.head().await
+    }
+
+    /// Reads so much of a body.
+    pub(super) async fn read_body(&mut self, mut left: usize) -> anyhow::Result<()> {
+        while left > 0 {
+            let most = left.min(self.buffer.len());
+            left -= read(&mut self.stream, &mut self.buffer[..most]).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends so much of a body.
+    pub(super) async fn send_body(&mut self, mut left: usize) -> anyhow::Result<()> {
+        while left > 0 {
+            let most = left.min(self.buffer.len());
+            self.stream.write_all(&self.buffer[..most]).await?;
+            left -= most;
+        }
+        Ok(self.stream.flush().await?)
+    }
+
+    /// Sends the head of a request whose body comes by [`Caller::send_body`].
+    pub(super) async fn announce(&mut self, request: &str) -> anyhow::Result<()> {
+        Ok(self.stream.write_all(request.as_bytes()).await?)
+    }
+
+    /// The head of an answer.
+    pub(super) async fn head(&mut self) -> anyhow::Result<(u16, usize)> {
         let mut filled = 0;
         let end = loop {
-            filled += self.read(filled).await?;
+            filled += read(&mut self.stream, &mut self.buffer[filled..]).await?;
             if let Some(at) = self.buffer[..filled].windows(4).position(|bytes| bytes == b"\r\n\r\n") {
                 break at + 4;
             }
             ensure!(filled < self.buffer.len(), "a head without an end");
         };
         let (status, length) = read_head(std::str::from_utf8(&self.buffer[..end])?)?;
-        let mut left = length.checked_sub(filled - end).context("more than one answer")?;
-        while left > 0 {
-            left = left.checked_sub(self.read(0).await?).context("more than the body")?;
-        }
-        Ok(status)
+        let left = length.checked_sub(filled - end).context("more than one answer")?;
+        Ok((status, left))
     }
+}
 
-    async fn read(&mut self, at: usize) -> io::Result<usize> {
-        match self.stream.read(&mut self.buffer[at..]).await? {
-            0 => Err(io::ErrorKind::UnexpectedEof.into()),
-            read => Ok(read),
-        }
+/// What stands still is an error, and not a bench that hangs.
+pub(super) async fn in_time<T>(what: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    timeout(DEADLINE, what).await.context("not in time")?
+}
+
+async fn read(stream: &mut Box<dyn Stream>, buffer: &mut [u8]) -> io::Result<usize> {
+    match stream.read(buffer).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        read => Ok(read),
     }
 }
 

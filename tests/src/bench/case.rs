@@ -1,44 +1,61 @@
-//! What callers do.
+//! What is measured: cases, and the ways through the proxies that are compared in each.
 
-use std::fmt;
+use super::call::Call;
 
-use serde::Serialize;
-
-/// One kind of load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Case {
-    /// One request after the other on 64 connections
-    KeepAlive,
-    /// A handshake for every request
-    NewConnection,
-    /// Answers of 1 MiB on 16 connections
-    Megabyte,
+/// Something that callers do.
+pub(super) struct Case {
+    /// For `--case` and programs.
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    /// Callers at once.
+    pub(super) callers: usize,
+    pub(super) pattern: Pattern,
+    /// The first is what the others are compared with.
+    pub(super) rows: Vec<Row>,
 }
 
-impl Case {
-    pub(super) const ALL: [Self; 3] = [Self::KeepAlive, Self::NewConnection, Self::Megabyte];
-
-    pub(super) fn connections(self) -> usize {
-        if self == Self::Megabyte { 16 } else { 64 }
-    }
-
-    pub(super) fn request(self, host: &str) -> String {
-        let (path, close) = match self {
-            Self::KeepAlive => ("/v1/orders/42", ""),
-            Self::NewConnection => ("/v1/orders/42", "connection: close\r\n"),
-            Self::Megabyte => ("/large", ""),
-        };
-        format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: nova-lab\r\naccept: */*\r\n{close}\r\n")
-    }
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pattern {
+    /// One request after the other on each connection.
+    Keep,
+    /// A connection for every request.
+    Once,
+    /// Answers without end, by the MiB.
+    Download,
+    /// Bodies without end, by the MiB.
+    Upload,
 }
 
-impl fmt::Display for Case {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::KeepAlive => "keep-alive",
-            Self::NewConnection => "new connection per request",
-            Self::Megabyte => "1 MiB answers",
-        })
+/// One way through one proxy.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    /// Of the stand's proxies.
+    pub(super) proxy: usize,
+    /// Whether muxer and relay are on the way.
+    pub(super) relayed: bool,
+    pub(super) call: Call,
+    /// What must be refused on the same way, and how.
+    pub(super) refused: Vec<(Call, Refused)>,
+    /// The audit lines of which there must be one for everything that is counted: their `kind`.
+    pub(super) audited: Option<&'static str>,
+}
+
+/// What a refusal looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// 403, or the end of the connection.
+    Somehow,
+    /// No answer: the connection is not made.
+    Unconnected,
+}
+
+impl Pattern {
+    /// What the columns count.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Self::Keep | Self::Once => "request",
+            Self::Download | Self::Upload => "MiB",
+        }
     }
 }

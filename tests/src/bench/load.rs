@@ -1,14 +1,16 @@
 //! Many callers at once, and what they and the kernel count.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use tokio::task::JoinSet;
 
-use super::caller::{Call, Caller};
-use super::callers::Callers;
-use super::case::Case;
-use super::peers::Peer;
+use super::call::Call;
+use super::caller::{Caller, in_time};
+use super::case::{Case, Pattern, Refused, Row};
+use super::stand::Proxy;
+use super::upstream::LARGE;
 use super::usage;
 
 /// Threads of the load generator.
@@ -18,9 +20,9 @@ const WARM_UP: Duration = Duration::from_millis(700);
 /// Connections that are opened at a time when many are only held.
 const OPENED_AT_ONCE: usize = 50;
 
-/// One measurement of one peer.
-pub(crate) struct Sample {
-    pub(super) requests: u64,
+/// One measurement of one way.
+pub(super) struct Sample {
+    pub(super) count: u64,
     pub(super) errors: u64,
     seconds: f64,
     cpu: Duration,
@@ -31,18 +33,18 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    pub(super) fn rps(&self) -> f64 {
-        self.requests as f64 / self.seconds
+    pub(super) fn rate(&self) -> f64 {
+        self.count as f64 / self.seconds
     }
 
-    /// CPU of the proxy per request.
+    /// CPU of the proxy for each.
     pub(super) fn cpu_us(&self) -> f64 {
-        self.cpu.as_secs_f64() * 1e6 / self.requests.max(1) as f64
+        self.cpu.as_secs_f64() * 1e6 / self.count.max(1) as f64
     }
 
-    /// CPU of muxer and relay per request.
+    /// CPU of muxer and relay for each.
     pub(super) fn relay_us(&self) -> f64 {
-        self.relay_cpu.as_secs_f64() * 1e6 / self.requests.max(1) as f64
+        self.relay_cpu.as_secs_f64() * 1e6 / self.count.max(1) as f64
     }
 
     pub(super) fn percentile_ms(&self, percent: usize) -> f64 {
@@ -65,24 +67,26 @@ struct Counted {
     last_error: Option<anyhow::Error>,
 }
 
-/// Measures one peer once.
-pub(super) fn measure(peer: &Peer, callers: &Callers, case: Case, seconds: Duration) -> anyhow::Result<Sample> {
-    let call = Call::new(peer, &callers.x, case)?;
+/// Measures one way once.
+pub(super) fn measure(proxy: &Proxy, row: &Row, case: &Case, seconds: Duration) -> anyhow::Result<Sample> {
+    let (call, pattern) = (Arc::new(row.call.clone()), case.pattern);
     let start = Instant::now() + WARM_UP;
     let window = Window { start, end: start + seconds };
-    let threads: Vec<_> = (0..THREADS)
-        .map(|_| {
-            let call = call.clone();
-            std::thread::spawn(move || drive(&call, case, case.connections() / THREADS, window))
+    let relay_pids = if row.relayed { proxy.relay_pids.as_slice() } else { &[] };
+    let threads: Vec<_> = (0..THREADS.min(case.callers))
+        .map(|thread| {
+            let call = Arc::clone(&call);
+            let callers = (case.callers + thread) / THREADS.min(case.callers);
+            std::thread::spawn(move || drive(&call, pattern, callers, window))
         })
         .collect();
     std::thread::sleep(window.start.saturating_duration_since(Instant::now()));
-    let (from, cpu, relay) = (Instant::now(), usage::cpu(&peer.pids)?, usage::cpu(&peer.relay_pids)?);
+    let (from, cpu, relay) = (Instant::now(), usage::cpu(&proxy.pids)?, usage::cpu(relay_pids)?);
     std::thread::sleep(window.end.saturating_duration_since(Instant::now()));
-    let cpu = usage::cpu(&peer.pids)?.saturating_sub(cpu);
-    let relay_cpu = usage::cpu(&peer.relay_pids)?.saturating_sub(relay);
+    let cpu = usage::cpu(&proxy.pids)?.saturating_sub(cpu);
+    let relay_cpu = usage::cpu(relay_pids)?.saturating_sub(relay);
     let seconds = from.elapsed().as_secs_f64();
-    let memory_kb = usage::memory_kb(&peer.pids)?;
+    let memory_kb = usage::memory_kb(&proxy.pids)?;
     let mut all = Counted::default();
     for thread in threads {
         let counted = thread.join().map_err(|_| anyhow::anyhow!("a thread of the load generator broke"))??;
@@ -93,16 +97,15 @@ pub(super) fn measure(peer: &Peer, callers: &Callers, case: Case, seconds: Durat
         return Err(error.context("not a single answer"));
     }
     all.latencies.sort_unstable();
-    let requests = all.latencies.len() as u64;
-    Ok(Sample { requests, errors: all.errors, seconds, cpu, relay_cpu, memory_kb, latencies: all.latencies })
+    let count = all.latencies.len() as u64;
+    Ok(Sample { count, errors: all.errors, seconds, cpu, relay_cpu, memory_kb, latencies: all.latencies })
 }
 
-fn drive(call: &Call, case: Case, connections: usize, window: Window) -> anyhow::Result<Counted> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+fn drive(call: &Arc<Call>, pattern: Pattern, callers: usize, window: Window) -> anyhow::Result<Counted> {
+    block_on(async {
         let mut tasks = JoinSet::new();
-        for _ in 0..connections {
-            tasks.spawn(keep_calling(call.clone(), case == Case::NewConnection, window));
+        for _ in 0..callers {
+            tasks.spawn(keep_calling(Arc::clone(call), pattern, window));
         }
         let mut all = Counted::default();
         while let Some(counted) = tasks.join_next().await {
@@ -112,10 +115,10 @@ fn drive(call: &Call, case: Case, connections: usize, window: Window) -> anyhow:
     })
 }
 
-async fn keep_calling(call: Call, once: bool, window: Window) -> Counted {
+async fn keep_calling(call: Arc<Call>, pattern: Pattern, window: Window) -> Counted {
     let mut counted = Counted::default();
     while Instant::now() < window.end {
-        if let Err(error) = connection(&call, once, window, &mut counted).await {
+        if let Err(error) = connection(&call, pattern, window, &mut counted).await {
             counted.errors += u64::from(Instant::now() < window.end);
             counted.last_error = Some(error);
             // So that a proxy that is down does not turn into a busy loop.
@@ -126,14 +129,36 @@ async fn keep_calling(call: Call, once: bool, window: Window) -> Counted {
 }
 
 /// One connection: until the end, or for one request.
-async fn connection(call: &Call, once: bool, window: Window, counted: &mut Counted) -> anyhow::Result<()> {
+async fn connection(call: &Call, pattern: Pattern, window: Window, counted: &mut Counted) -> anyhow::Result<()> {
     let mut begun = Instant::now();
     let mut caller = Caller::connect(call).await?;
     while begun < window.end {
-        let status = caller.ask(&call.request).await?;
-        ensure!(status == 200, "status {status}");
-        counted.add(begun, window);
-        if once {
+        match pattern {
+            Pattern::Keep | Pattern::Once => {
+                let status = caller.ask(&call.request).await?;
+                ensure!(status == 200, "status {status}");
+                counted.add(begun, window);
+            }
+            Pattern::Download => {
+                let (status, mut left) = in_time(caller.begin(&call.request)).await?;
+                ensure!(status == 200, "status {status}");
+                while left > 0 && Instant::now() < window.end {
+                    begun = Instant::now();
+                    in_time(caller.read_body(left.min(LARGE))).await?;
+                    left = left.saturating_sub(LARGE);
+                    counted.add(begun, window);
+                }
+            }
+            Pattern::Upload => {
+                caller.announce(&call.request).await?;
+                while Instant::now() < window.end {
+                    begun = Instant::now();
+                    in_time(caller.send_body(LARGE)).await?;
+                    counted.add(begun, window);
+                }
+            }
+        }
+        if pattern == Pattern::Once {
             return Ok(());
         }
         begun = Instant::now();
@@ -157,31 +182,29 @@ impl Counted {
     }
 }
 
-/// A proxy that serves everybody is fast for nothing.
-pub(super) fn check_refusals(peer: &Peer, callers: &Callers) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let one = async |connector| {
-            let call = Call::new(peer, connector, Case::KeepAlive)?;
-            Caller::connect(&call).await?.ask(&call.request).await
-        };
-        let served = one(&callers.x).await.context("the caller of the rule")?;
-        ensure!(served == 200, "the caller of the rule got {served}");
-        match one(&callers.y).await {
-            Ok(403) | Err(_) => {}
-            Ok(status) => bail!("a caller without a rule got {status}"),
+/// A proxy that serves everybody everything is fast for nothing.
+pub(super) fn check(row: &Row, pattern: Pattern) -> anyhow::Result<()> {
+    let one = async |call: &Call| Caller::connect(call).await?.ask(&call.request).await;
+    block_on(async {
+        if matches!(pattern, Pattern::Keep | Pattern::Once) {
+            let served = one(&row.call).await.context("what the rule allows")?;
+            ensure!(served == 200, "what the rule allows got {served}");
         }
-        ensure!(one(&callers.stranger).await.is_err(), "a certificate of another CA was accepted");
+        for (call, how) in &row.refused {
+            match (one(call).await, how) {
+                (Ok(403), Refused::Somehow) | (Err(_), _) => {}
+                (Ok(status), _) => bail!("what no rule allows got {status}: {}", call.request.trim_end()),
+            }
+        }
         Ok(())
     })
 }
 
-/// Resident memory per connection that was used once and then waits, in kB.
-pub(super) fn idle_memory(peer: &Peer, callers: &Callers, count: usize) -> anyhow::Result<f64> {
-    let call = Call::new(peer, &callers.x, Case::KeepAlive)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let before = usage::memory_kb(&peer.pids)?;
+/// Resident memory per connection that was used once and then waits, in kB, and the connections: a proxy keeps what it had of
+/// those that are gone, so that the next ones would seem to cost nothing.
+pub(super) fn idle_memory(proxy: &Proxy, call: &Call, count: usize) -> anyhow::Result<(f64, Vec<Caller>)> {
+    block_on(async {
+        let before = usage::memory_kb(&proxy.pids)?;
         let mut open = Vec::with_capacity(count);
         while open.len() < count {
             let mut tasks = JoinSet::new();
@@ -198,7 +221,11 @@ pub(super) fn idle_memory(peer: &Peer, callers: &Callers, count: usize) -> anyho
                 open.push(caller??);
             }
         }
-        let after = usage::memory_kb(&peer.pids)?;
-        Ok(after.saturating_sub(before) as f64 / count as f64)
+        let after = usage::memory_kb(&proxy.pids)?;
+        Ok((after.saturating_sub(before) as f64 / count as f64, open))
     })
+}
+
+pub(super) fn block_on<T>(future: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
 }

@@ -1,64 +1,72 @@
-//! `nova-lab bench`: the supervisor's ingress and HAProxy doing the same job in one rotation.
+//! `nova-lab bench`: the supervisor and a peer doing the same job in one rotation.
 //!
-//! ```text
-//! callers (64, TLS 1.3, client certificates) --+-- HAProxy ----------- Unix socket or TCP --+
-//!                                              +-- nova-supervisor --- guest link ----------+-- upstream
-//!                                              +-- nova-supervisor --- muxer, nova-relay ---+
-//! ```
 //! On a machine that is busy with other things only ratios within a rotation mean anything, so the proxies take turns in
-//! short slots and what is reported is the median of the rounds.
+//! short slots and what is reported is the median of the rounds. `ingress` and `egress` say who the peers are and what is
+//! asked of them; the rest is the same for both.
 
+mod call;
 mod caller;
-mod callers;
 mod case;
+mod document;
+mod egress;
+mod ingress;
 mod load;
-mod peers;
 mod report;
+mod stand;
 mod upstream;
 mod usage;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use serde::Serialize;
 
-use callers::Callers;
-use case::Case;
+use case::{Case, Row};
 use load::Sample;
-use peers::Stand;
+use stand::Stand;
 
 /// Connections that are only held, to see what one costs.
 const IDLE: usize = 1000;
 
+/// Which direction is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+enum What {
+    /// Calls to a workload, against HAProxy
+    Ingress,
+    /// Calls of a workload, against Envoy
+    Egress,
+}
+
 /// Arguments of `nova-lab bench`.
 #[derive(clap::Args)]
 pub struct Args {
+    /// What to measure
+    #[arg(value_enum)]
+    what: What,
     /// Folder of the release binaries
     #[arg(long)]
     bins: PathBuf,
+    /// Envoy, for `egress`
+    #[arg(long, required_if_eq("what", "egress"))]
+    envoy: Option<PathBuf>,
     /// Seconds of each measurement
     #[arg(long, default_value_t = 6)]
     seconds: u64,
     /// How often each proxy is measured
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Only this case
+    /// Only this case, and no memory
     #[arg(long)]
-    case: Option<Case>,
-    /// File that gets the report as Markdown
+    case: Option<String>,
+    /// File whose section about this is written anew
     #[arg(long)]
     out: Option<PathBuf>,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
-}
-
-/// Everything that was measured of one case.
-pub(crate) struct Measured {
-    case: Case,
-    /// Per peer, in the order of the stand: one sample per round.
-    samples: Vec<Vec<Sample>>,
 }
 
 /// Starts the peers, checks that they refuse what they must, measures, reports.
@@ -67,72 +75,86 @@ pub(crate) struct Measured {
 /// When a part does not come up, a proxy serves whom it must not, or nothing could be measured.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     raise_descriptor_limit()?;
-    let callers = Callers::new()?;
-    let mut stand = Stand::start(&args.bins, &callers)?;
-    for peer in stand.peers() {
-        load::check_refusals(peer, &callers).with_context(|| peer.name)?;
-        eprintln!("{}: serves x, refuses y and a stranger's certificate", peer.name);
-    }
-    let idle = if args.case.is_none() { idle_memory(&stand, &callers)? } else { Vec::new() };
-    let cases = args.case.map_or(Case::ALL.to_vec(), |case| vec![case]);
+    let (mut stand, about) = match (args.what, &args.envoy) {
+        (What::Ingress, _) => (ingress::start(&args.bins)?, ingress::ABOUT),
+        (What::Egress, envoy) => {
+            (egress::start(&args.bins, envoy.as_deref().context("--envoy says where it is")?)?, egress::ABOUT)
+        }
+    };
+    check(&stand)?;
+    let idle = if args.case.is_none() { idle_memory(&stand)? } else { Vec::new() };
+    let cases = chosen(&mut stand, args.case.as_deref())?;
     let seconds = Duration::from_secs(args.seconds.max(1));
     let measured = cases
-        .into_iter()
-        .map(|case| measure(&mut stand, &callers, case, args.rounds.max(1), seconds))
+        .iter()
+        .map(|case| measure(&mut stand, case, args.rounds.max(1), seconds))
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let report = report::Report::new(&stand, &measured, idle, args.seconds)?;
+    let report = report::Report::new(stand.versions.clone(), &cases, &measured, idle, args)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {
         println!("{}", report.text());
     }
     if let Some(file) = &args.out {
-        std::fs::write(file, report.markdown()).with_context(|| file.display().to_string())?;
+        document::put(file, args.what, &report.markdown(about)).with_context(|| file.display().to_string())?;
         eprintln!("written: {}", file.display());
     }
     Ok(())
 }
 
-fn measure(
-    stand: &mut Stand,
-    callers: &Callers,
-    case: Case,
-    rounds: usize,
-    seconds: Duration,
-) -> anyhow::Result<Measured> {
-    let mut samples: Vec<Vec<Sample>> = stand.peers().iter().map(|_| Vec::new()).collect();
-    for round in 1..=rounds {
-        for (index, into) in samples.iter_mut().enumerate() {
-            stand.check()?;
-            stand.empty_audit_log()?;
-            let peer = &stand.peers()[index];
-            eprint!("{case}, round {round}, {} ... ", peer.name);
-            let sample = load::measure(peer, callers, case, seconds)?;
-            eprintln!("{:.0} requests/s, {:.1} us, {} errors", sample.rps(), sample.cpu_us(), sample.errors);
-            if peer.is_nova {
-                is_audited(stand, &sample)?;
-            }
-            into.push(sample);
+fn check(stand: &Stand) -> anyhow::Result<()> {
+    for case in &stand.cases {
+        for row in &case.rows {
+            load::check(row, case.pattern).with_context(|| format!("{}, {}", case.title, row.name))?;
         }
-    }
-    Ok(Measured { case, samples })
-}
-
-/// What was measured was a supervisor that keeps its log: no request without its line.
-fn is_audited(stand: &Stand, sample: &Sample) -> anyhow::Result<()> {
-    let lines = stand.audited_requests(sample.requests)?;
-    if lines < sample.requests {
-        bail!("{} requests were answered and {lines} recorded", sample.requests);
+        eprintln!("{}: all serve what they must, and refuse what they must", case.title);
     }
     Ok(())
 }
 
-fn idle_memory(stand: &Stand, callers: &Callers) -> anyhow::Result<Vec<(&'static str, f64)>> {
-    let mut all = Vec::new();
-    for peer in stand.peers().iter().filter(|peer| peer.counts_memory) {
-        let per_connection = load::idle_memory(peer, callers, IDLE)?;
-        eprintln!("{}: {per_connection:.1} kB per idle connection", peer.name);
-        all.push((peer.name, per_connection));
+fn chosen(stand: &mut Stand, id: Option<&str>) -> anyhow::Result<Vec<Case>> {
+    let known: Vec<_> = stand.cases.iter().map(|case| case.id).collect();
+    let mut cases = std::mem::take(&mut stand.cases);
+    cases.retain(|case| id.is_none_or(|id| case.id == id));
+    ensure!(!cases.is_empty(), "no such case; there are {}", known.join(", "));
+    Ok(cases)
+}
+
+/// Per row of the case: one sample per round.
+fn measure(stand: &mut Stand, case: &Case, rounds: usize, seconds: Duration) -> anyhow::Result<Vec<Vec<Sample>>> {
+    let mut samples: Vec<Vec<Sample>> = case.rows.iter().map(|_| Vec::new()).collect();
+    for round in 1..=rounds {
+        for (row, into) in case.rows.iter().zip(&mut samples) {
+            stand.check()?;
+            stand.empty_audit_log()?;
+            eprint!("{}, round {round}, {} ... ", case.title, row.name);
+            let sample = load::measure(&stand.proxies[row.proxy], row, case, seconds)?;
+            eprintln!("{:.0}/s, {:.1} us, {} errors", sample.rate(), sample.cpu_us(), sample.errors);
+            is_audited(stand, row, &sample)?;
+            into.push(sample);
+        }
+    }
+    Ok(samples)
+}
+
+/// What was measured was a supervisor that keeps its log: nothing without its line.
+fn is_audited(stand: &Stand, row: &Row, sample: &Sample) -> anyhow::Result<()> {
+    let Some(kind) = row.audited else { return Ok(()) };
+    let lines = stand.audited(kind, sample.count)?;
+    if lines < sample.count {
+        bail!("{} were counted and {lines} recorded", sample.count);
+    }
+    Ok(())
+}
+
+fn idle_memory(stand: &Stand) -> anyhow::Result<Vec<(&'static str, f64)>> {
+    let (mut all, mut held) = (Vec::new(), Vec::new());
+    for idle in &stand.idle {
+        let measured = load::idle_memory(&stand.proxies[idle.proxy], &idle.call, IDLE).context(idle.name)?;
+        let (per_connection, open) = measured;
+        held.extend(open);
+        eprintln!("{}: {per_connection:.1} kB", idle.name);
+        all.push((idle.name, per_connection));
     }
     Ok(all)
 }
