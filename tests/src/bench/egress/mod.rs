@@ -23,7 +23,7 @@ use super::call::{Call, Link, Tunnel};
 use super::caller::Caller;
 use super::case::{Case, Pattern, Refused, Row};
 use super::load::block_on;
-use super::stand::{Idle, Proxy, Stand, TOKEN, first_line, free_address, text};
+use super::stand::{Idle, Proxy, Stand, TOKEN, free_address, text};
 use super::upstream::{KEY, Upstream};
 use crate::lab::files::write_secret;
 use crate::lab::pki::Ca;
@@ -145,9 +145,9 @@ fn guest(dir: &Path, pod: &str) -> Link {
 }
 
 fn version(envoy: &Path) -> anyhow::Result<String> {
-    let told = first_line(&run(Command::new(envoy).arg("--version"))?.stdout);
+    let told = String::from_utf8(run(Command::new(envoy).arg("--version"))?.stdout)?;
     // envoy  version: <commit>/<version>/<state>/<build>/<TLS library>
-    let version = told.rsplit(' ').next().unwrap_or_default().split('/').skip(1).collect::<Vec<_>>().join(" ");
+    let version = told.trim().rsplit(' ').next().unwrap_or_default().split('/').skip(1).collect::<Vec<_>>().join(" ");
     Ok(format!("Envoy {version}"))
 }
 
@@ -157,7 +157,7 @@ fn endpoints() -> String {
         format!(
             "  - workload_id: {id}\n    tenant: t\n    labels: {{ bench: caller }}\n    pod_uid: pod-{id}\n    generation: 1\n    \
              workload_ip: {ip}\n    backend: {{ hybrid: {{ file: v.sock, half_close: {half_close} }} }}\n    ports: []\n    \
-             state: ready\n    boot_token: {token}\n    credentials: [key]\n    limits: {{ max_connections: 4000 }}\n"
+             state: ready\n    boot_token: {token}\n    credentials: [key]\n    limits: {{ max_connections: 4000, lookups_per_second: 4000 }}\n"
         )
     };
     format!("endpoints:\n{}{}", one("x", "127.0.1.11", true), one("y", "127.0.1.12", false))
