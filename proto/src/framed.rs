@@ -6,7 +6,8 @@
 //!                 ... --dropped-------> the peer reads ConnectionReset: an end without FIN is a cut, never an end
 //! ```
 //!
-//! Reading needs no buffer: records land in the caller's buffer and their heads are squeezed out in place. Writing copies
+//! Reading needs no buffer: records land in the caller's buffer and their heads are squeezed out in place; a read of a long record
+//! is cut so that the next head comes at its end, where nothing has to be moved for it. Writing copies
 //! only what the inner stream does not take at once, into one buffer that is kept. So an idle connection costs no memory,
 //! and, as with any buffered writer, `flush` must be called before waiting for something else.
 
@@ -17,6 +18,9 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::frame::{HEAD_LEN, MAX_PAYLOAD, Record};
+
+/// From this length on, moving a payload to the front of a buffer costs more than reading the head in front of it alone.
+const LONG: usize = 8 * 1024;
 
 /// Records over `S`, seen as a plain stream with half-close.
 #[derive(Debug)]
@@ -56,6 +60,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> FramedStream<S> {
         std::future::poll_fn(|cx| self.poll_flush_all(cx)).await
     }
 
+    /// Begins a DATA record of `len` bytes, at most [`MAX_PAYLOAD`], that go past this stream: the caller flushes, and puts
+    /// exactly so many into the stream below before it writes anything else here.
+    ///
+    /// # Errors
+    /// Those of the inner stream, and `BrokenPipe` after the end.
+    pub fn poll_announce(&mut self, cx: &mut Context<'_>, len: usize) -> Poll<io::Result<()>> {
+        if self.writer.ended {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        ready!(self.writer.poll_drain(&mut self.inner, cx))?;
+        self.writer.pending.extend_from_slice(&Record::Data(len).encode());
+        Poll::Ready(Ok(()))
+    }
+
     fn poll_flush_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.writer.poll_drain(&mut self.inner, cx))?;
         Pin::new(&mut self.inner).poll_flush(cx)
@@ -91,15 +109,26 @@ struct Reader {
     expect: Expect,
     head: [u8; HEAD_LEN],
     head_len: usize,
+    /// Length of the last record.
+    last: usize,
 }
 
 impl Default for Reader {
     fn default() -> Self {
-        Self { expect: Expect::Head, head: [0; HEAD_LEN], head_len: 0 }
+        Self { expect: Expect::Head, head: [0; HEAD_LEN], head_len: 0, last: 0 }
     }
 }
 
 impl Reader {
+    /// Most bytes of the next read: behind a long record no payload is read in front of which a head would have to go.
+    fn most(&self) -> usize {
+        match self.expect {
+            Expect::Head if self.last >= LONG => HEAD_LEN - self.head_len,
+            Expect::Payload(left) if self.last >= LONG => left + HEAD_LEN,
+            _ => usize::MAX,
+        }
+    }
+
     /// Squeezes the heads out of `bytes`, returns how many payload bytes are left at its front. Stops at FIN, RST and
     /// broken heads; what was before them is still delivered. After FIN nothing counts any more.
     fn unwrap_records(&mut self, bytes: &mut [u8]) -> usize {
@@ -131,7 +160,10 @@ impl Reader {
         }
         self.head_len = 0;
         self.expect = match Record::parse(self.head) {
-            Ok(Record::Data(len)) => Expect::Payload(len),
+            Ok(Record::Data(len)) => {
+                self.last = len;
+                Expect::Payload(len)
+            }
             Ok(Record::Fin) => Expect::End,
             Ok(Record::Rst) => Expect::Failed(io::ErrorKind::ConnectionReset, "the peer reset the stream"),
             Err(_) => Expect::Failed(io::ErrorKind::InvalidData, "broken record head"),
@@ -150,7 +182,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
                 Expect::Head | Expect::Payload(_) if buf.remaining() == 0 => return Poll::Ready(Ok(())),
                 Expect::Head | Expect::Payload(_) => {}
             }
-            ready!(Pin::new(&mut this.inner).poll_read(cx, buf))?;
+            ready!(poll_read_most(&mut this.inner, cx, buf, this.reader.most()))?;
             let read = &mut buf.filled_mut()[before..];
             if read.is_empty() {
                 this.reader.expect = Expect::Failed(io::ErrorKind::ConnectionReset, "the stream was cut before FIN");
@@ -163,6 +195,23 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramedStream<S> {
             }
         }
     }
+}
+
+/// A read of so many bytes at most.
+fn poll_read_most<S: AsyncRead + Unpin>(
+    from: &mut S,
+    cx: &mut Context<'_>,
+    buf: &mut ReadBuf<'_>,
+    most: usize,
+) -> Poll<io::Result<()>> {
+    if buf.remaining() <= most {
+        return Pin::new(from).poll_read(cx, buf);
+    }
+    let mut part = ReadBuf::new(buf.initialize_unfilled_to(most));
+    ready!(Pin::new(from).poll_read(cx, &mut part))?;
+    let read = part.filled().len();
+    buf.advance(read);
+    Poll::Ready(Ok(()))
 }
 
 #[derive(Debug, Default)]
@@ -427,6 +476,23 @@ mod tests {
         });
     }
 
+    #[test]
+    fn what_goes_past_the_stream_is_announced_in_its_turn() {
+        run(async {
+            let (mut wire, mut stream) = framed(64);
+            stream.write_all(b"ab").await.expect("open");
+            std::future::poll_fn(|cx| stream.poll_announce(cx, 3)).await.expect("open");
+            stream.flush().await.expect("sent");
+            stream.inner.write_all(b"cde").await.expect("past it");
+            stream.shutdown().await.expect("end");
+            assert!(std::future::poll_fn(|cx| stream.poll_announce(cx, 1)).await.is_err());
+            drop(stream);
+            let mut sent = Vec::new();
+            wire.read_to_end(&mut sent).await.expect("read");
+            assert_eq!(sent, b"\x00\x00\x02ab\x00\x00\x03cde\x01\x00\x00");
+        });
+    }
+
     proptest! {
         #[test]
         fn any_chunking_carries_the_same_bytes(
@@ -456,6 +522,37 @@ mod tests {
                 tokio::join!(send, receive).1
             });
             prop_assert_eq!(got, expected);
+        }
+
+        #[test]
+        fn long_records_carry_the_same_bytes_however_they_are_cut(
+            writes in proptest::collection::vec((0_usize..3 * LONG, any::<u8>()), 0..8),
+            pipe in 1_usize..3 * LONG,
+            read_size in 1_usize..3 * LONG,
+        ) {
+            let writes: Vec<_> = writes.into_iter().map(|(len, byte)| vec![byte; len]).collect();
+            let expected = writes.concat();
+            let got = run(async move {
+                let (a, b) = duplex(pipe);
+                let (mut sender, mut receiver) = (FramedStream::new(a), FramedStream::new(b));
+                let send = async {
+                    for chunk in &writes {
+                        sender.write_all(chunk).await.expect("open");
+                    }
+                    sender.shutdown().await.expect("end");
+                };
+                let receive = async {
+                    let (mut out, mut chunk) = (Vec::new(), vec![0; read_size]);
+                    loop {
+                        match receiver.read(&mut chunk).await.expect("whole") {
+                            0 => return out,
+                            n => out.extend_from_slice(&chunk[..n]),
+                        }
+                    }
+                };
+                tokio::join!(send, receive).1
+            });
+            prop_assert!(got == expected);
         }
 
         #[test]

@@ -16,14 +16,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use nova_proto::frame::HEAD_LEN;
 use nova_proto::framed::Channel;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
 use super::stream::Stream;
 
-/// Bytes a read takes at most.
-const BUFFER: usize = 64 * 1024;
+/// Bytes a read takes at most: with its head, one record of 64 KiB.
+const BUFFER: usize = 64 * 1024 - HEAD_LEN;
 /// To tell the host that the app broke the connection.
 const ABORT_DEADLINE: Duration = Duration::from_secs(1);
 /// For a side to end that is told everything and that nobody listens to any more: closing before it does would reset it.
