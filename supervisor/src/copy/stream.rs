@@ -15,6 +15,7 @@ use nova_proto::frame;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use super::splice::{self, Pipe};
 use crate::gate::deadline::Deadline;
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
@@ -133,6 +134,8 @@ struct OneWay<'a> {
     activity: &'a Activity,
     /// Read and not sent on yet.
     kept: Bytes,
+    /// While much comes, and may pass without being read: what it goes through.
+    pipe: Option<Pipe>,
     /// The pause that the rate asks for before that goes on.
     pause: Deadline,
     is_held: bool,
@@ -151,6 +154,7 @@ impl<'a> OneWay<'a> {
             pace,
             activity,
             kept: Bytes::new(),
+            pipe: None,
             pause: Deadline::default(),
             is_held: false,
             stalled: Deadline::default(),
@@ -172,7 +176,7 @@ impl<'a> OneWay<'a> {
                 self.activity.is_half_closed.set(true);
                 self.is_done = true;
             } else {
-                ready!(SHARED.with_borrow_mut(|buffer| self.poll_move(cx, from, to, buffer)))?;
+                ready!(self.poll_take(cx, from, to))?;
             }
         }
         Poll::Ready(Ok(()))
@@ -207,6 +211,10 @@ impl<'a> OneWay<'a> {
         }
         // A piece of nothing would hold on to all of what it was cut from.
         self.kept = Bytes::new();
+        while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
+            let written = ready!(pipe.poll_drain(cx, to))?;
+            self.has_sent(written);
+        }
         if self.is_unflushed {
             ready!(Pin::new(&mut *to).poll_flush(cx))?;
             self.is_unflushed = false;
@@ -214,6 +222,21 @@ impl<'a> OneWay<'a> {
         if self.has_ended {
             ready!(Pin::new(to).poll_shutdown(cx))?;
         }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes what the source has now.
+    fn poll_take(&mut self, cx: &mut Context<'_>, from: &mut Stream, to: &mut Stream) -> Poll<io::Result<()>> {
+        let Some(pipe) = self.pipe.as_mut().filter(|_| self.pace.piece().is_none()) else {
+            self.pipe = None;
+            return SHARED.with_borrow_mut(|buffer| self.poll_move(cx, from, to, buffer));
+        };
+        let Poll::Ready(filled) = pipe.poll_fill(cx, from, to) else {
+            self.pipe = None;
+            return Poll::Pending;
+        };
+        self.activity.note();
+        self.has_ended = filled? == 0;
         Poll::Ready(Ok(()))
     }
 
@@ -228,10 +251,13 @@ impl<'a> OneWay<'a> {
         let piece = self.pace.piece();
         let most = piece.map_or(buffer.len(), |piece| piece.min(buffer.len()));
         let mut read = ReadBuf::new(&mut buffer[..most]);
-        ready!(Pin::new(from).poll_read(cx, &mut read))?;
+        ready!(Pin::new(&mut *from).poll_read(cx, &mut read))?;
         self.activity.note();
         let bytes = read.filled();
         self.has_ended = bytes.is_empty();
+        if bytes.len() == BUFFER && splice::is_possible(from, to) {
+            self.pipe = Pipe::take();
+        }
         let mut written = 0;
         if piece.is_none()
             && !bytes.is_empty()
