@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 pub use authority::{Authority, parse_port};
+use serde::{Serialize, Serializer};
 use thiserror::Error;
 
 /// Longest DNS name in text form.
@@ -118,6 +119,10 @@ impl Host {
         &self.text
     }
 
+    pub(crate) fn text(&self) -> &Arc<str> {
+        &self.text
+    }
+
     /// The same, shared.
     #[must_use]
     pub fn shared(&self) -> Arc<str> {
@@ -154,6 +159,12 @@ impl From<IpAddr> for Host {
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
+    }
+}
+
+impl Serialize for Host {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
     }
 }
 

@@ -98,7 +98,7 @@ pub struct Input {
     #[serde(skip_serializing_if = "Option::is_none")]
     jwt: Option<Arc<Token>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    dest_host: Option<Arc<str>>,
+    dest_host: Option<Host>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dest_port: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,7 +119,7 @@ impl Input {
     pub fn egress_connect(source: impl Into<Arc<str>>, host: &Host, port: u16) -> Self {
         Self {
             source: Some(source.into()),
-            dest_host: Some(host.shared()),
+            dest_host: Some(host.clone()),
             dest_port: Some(port),
             ..Self::empty(Direction::Egress, Phase::Connect)
         }
@@ -202,7 +202,7 @@ impl Input {
     pub fn egress_icmp(source: impl Into<Arc<str>>, address: IpAddr, kind: impl Into<Arc<str>>) -> Self {
         Self {
             source: Some(source.into()),
-            dest_host: Some(Host::from(address).shared()),
+            dest_host: Some(Host::from(address)),
             icmp: Some(kind.into()),
             ..Self::empty(Direction::Egress, Phase::Opaque)
         }
@@ -323,7 +323,7 @@ impl Input {
             self.peer_ca.as_ref(),
             self.peer_cn.as_ref(),
             self.src_ip.as_ref(),
-            self.dest_host.as_ref(),
+            self.dest_host.as_ref().map(Host::text),
             self.icmp.as_ref(),
             self.method.as_ref(),
             self.path.as_ref(),
@@ -403,7 +403,13 @@ impl Input {
     /// Destination host of an egress input.
     #[must_use]
     pub fn dest_host(&self) -> Option<&str> {
-        self.dest_host.as_deref()
+        self.dest_host.as_ref().map(Host::as_str)
+    }
+
+    /// The same, parsed.
+    #[must_use]
+    pub fn host(&self) -> Option<&Host> {
+        self.dest_host.as_ref()
     }
 
     /// Destination port of an egress input.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use nova_policy::data::{CredentialForm, EgressTarget};
 use nova_policy::decision::{Decision, DecisionReason};
 use nova_policy::engine::{Evaluator, Policy};
-use nova_policy::host::Host;
 use nova_policy::input::{Direction, Input};
 
 pub use self::credential::NoCredential;
@@ -64,8 +63,8 @@ impl Permit {
     /// Where the granting egress rule leads. None for ingress and in the connect phase, which open nothing outside.
     #[must_use]
     pub fn target(&self) -> Option<&EgressTarget> {
-        let host = Host::parse(self.input.dest_host()?).ok()?;
-        self.policy.egress_target(self.input.workload(), &self.decision.rule_id, &host, self.input.dest_port()?)
+        let (host, port) = self.input.host().zip(self.input.dest_port())?;
+        self.policy.egress_target(self.input.workload(), &self.decision.rule_id, host, port)
     }
 
     /// Who may be pinged. None unless a rule for ICMP granted it.

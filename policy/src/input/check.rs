@@ -102,7 +102,7 @@ impl TryFrom<RawInput> for Input {
             peer_cn: raw.peer_cn,
             src_ip: src_ip.map(|ip| ip.to_canonical().to_string().into()),
             jwt: raw.jwt,
-            dest_host: dest_host.map(|host| host.shared()),
+            dest_host,
             dest_port: raw.dest_port,
             icmp: raw.icmp,
             method: raw.method,

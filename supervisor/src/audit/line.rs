@@ -91,7 +91,7 @@ pub struct Line {
     /// Canonical path, without the query; empty when none could be made.
     pub path: String,
     /// Rule that decided.
-    pub rule: String,
+    pub rule: Arc<str>,
     /// How it went.
     pub verdict: Verdict,
     /// Closed set; the metric label.
@@ -99,7 +99,7 @@ pub struct Line {
     /// A finer reason from a closed set of its own (the gate's, for example).
     pub detail: &'static str,
     /// Name of the credential, never its value.
-    pub credential: String,
+    pub credential: Arc<str>,
     /// The app named no port, 80 has no rule, 443 has one: the call went to 443 with TLS.
     pub upgraded: bool,
     /// Name in a ClientHello that was refused for it.
@@ -147,11 +147,11 @@ impl Line {
             dest: Dest::default(),
             method: String::new(),
             path: String::new(),
-            rule: String::new(),
+            rule: Arc::default(),
             verdict: Verdict::Deny,
             reason: Reason::Aborted.as_str(),
             detail: "",
-            credential: String::new(),
+            credential: Arc::default(),
             upgraded: false,
             sni: String::new(),
             intercepted: false,

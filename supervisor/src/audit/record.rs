@@ -121,17 +121,16 @@ impl Record {
         let line = &mut *self.line;
         (line.policy, line.input, line.decision) = (None, None, None);
         (line.engine, line.phase) = ("", "");
-        line.rule.clear();
-        line.credential.clear();
+        (line.rule, line.credential) = Default::default();
         self.deny(reason);
     }
 
     /// The engine's answer.
-    pub fn verdict(&mut self, verdict: Verdict, reason: Reason, rule: &str, credential: &str) {
+    pub fn verdict(&mut self, verdict: Verdict, reason: Reason, rule: &Arc<str>, credential: &Arc<str>) {
         self.line.verdict = verdict;
         self.line.reason = reason.as_str();
-        rule.clone_into(&mut self.line.rule);
-        credential.clone_into(&mut self.line.credential);
+        self.line.rule = Arc::clone(rule);
+        self.line.credential = Arc::clone(credential);
     }
 
     /// Refused.
@@ -153,7 +152,7 @@ impl Record {
 
     /// The credential that the call is about.
     pub fn credential(&mut self, name: &str) {
-        name.clone_into(&mut self.line.credential);
+        self.line.credential = name.into();
     }
 
     /// A finer reason.

@@ -1,6 +1,7 @@
 //! A thread's side of the log: lines are buffered here and handed over to the writer.
 
 use std::cell::{Cell, RefCell};
+use std::fmt::Write;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -240,7 +241,11 @@ pub(super) fn next_decision_id() -> String {
             prefix = random_prefix();
         }
         ids.set((prefix, count + 1));
-        format!("{prefix:012x}-{count:x}")
+        // Room at once for what most ids take.
+        let mut id = String::with_capacity(24);
+        // Writing to a text cannot fail.
+        let _ = write!(id, "{prefix:012x}-{count:x}");
+        id
     })
 }
 

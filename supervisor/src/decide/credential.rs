@@ -7,7 +7,6 @@ use std::sync::Arc;
 use nova_policy::data::{CredentialEntry, EgressTarget, UpstreamTls};
 use nova_policy::decision::Decision;
 use nova_policy::engine::Policy;
-use nova_policy::host::Host;
 use nova_policy::input::{Direction, Input, Phase};
 
 use crate::credentials::{Credentials, Fault, Held, Injection};
@@ -95,8 +94,7 @@ fn declared<'p>(policy: &'p Policy, input: &Input, decision: &Decision) -> Optio
 /// verify by the name of the call.
 fn goes_over_tls(policy: &Policy, input: &Input, decision: &Decision) -> bool {
     let is_request = (input.direction(), input.phase(), input.upgrade()) == (Direction::Egress, Phase::Request, None);
-    let host = input.dest_host().and_then(|host| Host::parse(host).ok());
-    let Some((host, port)) = host.zip(input.dest_port()).filter(|_| is_request) else { return false };
-    let target = policy.egress_target(input.workload(), &decision.rule_id, &host, port);
+    let Some((host, port)) = input.host().zip(input.dest_port()).filter(|_| is_request) else { return false };
+    let target = policy.egress_target(input.workload(), &decision.rule_id, host, port);
     matches!(target, Some(EgressTarget::External { tls: UpstreamTls::Originate, .. }))
 }

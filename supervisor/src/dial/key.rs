@@ -21,7 +21,7 @@ impl Dialer {
     pub fn pool(&self, permit: &Permit, caller: &Endpoint, speaks: Speaks, limits: Limits) -> Rc<Pool> {
         let (spec, input) = (caller.spec(), permit.input());
         let svid = caller.svid.current();
-        let credential = permit.credential().map(|(held, _)| format!("{}@{}", held.name(), held.version()));
+        let (credential, value) = permit.credential().map_or(("", 0), |(held, _)| (held.name(), held.version()));
         let target = permit.target();
         let host = input.dest_host().unwrap_or_default();
         let (proxy, version) = match target.map(|target| self.parents.towards(target, host)) {
@@ -29,8 +29,8 @@ impl Dialer {
             _ => ("-", 0),
         };
         let is_workload = matches!(target, Some(EgressTarget::Workload { .. }));
-        let key = format!(
-            "out {} {} {speaks:?} {host}:{} {} {} {} {} {} {} {proxy} {version}",
+        let key = format_args!(
+            "out {} {} {speaks:?} {host}:{} {} {} {} {} {} {credential}@{value} {proxy} {version}",
             spec.pod_uid,
             spec.generation,
             input.dest_port().unwrap_or_default(),
@@ -39,8 +39,7 @@ impl Dialer {
             svid.as_ref().map_or("", |svid| svid.serial.as_str()),
             if is_workload { self.tls.trust_version() } else { 0 },
             limits.head_bytes,
-            credential.unwrap_or_default(),
         );
-        self.pools.get(&key, speaks, limits)
+        self.pools.get(key, speaks, limits)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::fmt::{self, Write};
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,19 +32,24 @@ const MAX_AGE: Duration = Duration::from_mins(5);
 #[derive(Default)]
 pub struct Pools {
     by_key: RefCell<HashMap<String, Rc<Pool>>>,
+    /// The last key that was asked for: every request has one, and few are new.
+    asked: RefCell<String>,
 }
 
 impl Pools {
     /// The pool of a key, for connections to somebody who speaks this and whose answers keep to `limits`; the key decides that
     /// as well.
     #[must_use]
-    pub fn get(&self, key: &str, speaks: Speaks, limits: Limits) -> Rc<Pool> {
-        let mut pools = self.by_key.borrow_mut();
-        if let Some(pool) = pools.get(key) {
+    pub fn get(&self, key: fmt::Arguments<'_>, speaks: Speaks, limits: Limits) -> Rc<Pool> {
+        let (mut pools, mut asked) = (self.by_key.borrow_mut(), self.asked.borrow_mut());
+        asked.clear();
+        // Writing to a text cannot fail.
+        let _ = asked.write_fmt(key);
+        if let Some(pool) = pools.get(asked.as_str()) {
             return Rc::clone(pool);
         }
         let pool = Rc::new(Pool::new(speaks, limits));
-        pools.insert(key.to_owned(), Rc::clone(&pool));
+        pools.insert(asked.clone(), Rc::clone(&pool));
         pool
     }
 

@@ -124,7 +124,7 @@ impl Egress {
         } else if !turn.is_zero() {
             tokio::time::sleep(turn).await;
         }
-        accepted.record.verdict(Verdict::Allow, Reason::Connect, "", "");
+        accepted.record.verdict(Verdict::Allow, Reason::Connect, &Arc::default(), &Arc::default());
         let stream = Stream::Guest(Box::new(stream));
         match hello.kind {
             HelloKind::Presence => {

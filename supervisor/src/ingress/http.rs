@@ -3,7 +3,7 @@
 
 mod prepare;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderValue, Request, Response};
 
-use self::prepare::Named;
 use super::Ingress;
 use super::token::Bearer;
 use super::xfcc;
@@ -20,9 +19,10 @@ use crate::conn::body::{Inbound, ReplyBody};
 use crate::conn::{Caller, HttpBounds, Identified};
 use crate::decide::{Decider, Permit};
 use crate::dial::{Pool, Speaks};
+use crate::gate::Limits;
 use crate::net::stream::Stream;
 use crate::reason::Reason;
-use crate::serve::{self, Call, Ready, Side};
+use crate::serve::{self, Call, LastNamed, Ready, Side};
 use crate::state::endpoint::{Endpoint, EndpointSpec};
 use crate::state::port::OpenPort;
 use crate::state::room::Room;
@@ -48,8 +48,7 @@ struct Connection<'a> {
     bounds: HttpBounds,
     /// A request was allowed.
     served: Cell<bool>,
-    /// The last authority, which most callers never change: read once.
-    last_named: RefCell<Option<Named>>,
+    last_named: LastNamed,
 }
 
 /// Serves the connection until it ends, the endpoint closes, or the policy no longer allows it.
@@ -64,7 +63,7 @@ pub(super) async fn serve(
     let cut = ingress.watch(&conn, port);
     let bounds = HttpBounds::new(&conn.endpoint, &conn.spec.limits, Way::ToGuest);
     let connection = Connection {
-        pool: ingress.dialer.pools().get(&pool_key(&conn, &connect), speaks, bounds.answer_gate),
+        pool: pool(ingress, &conn, &connect, speaks, bounds.answer_gate),
         identity: xfcc::header(&conn),
         source: source_header(conn.who.addr),
         bounds,
@@ -77,7 +76,7 @@ pub(super) async fn serve(
         who: conn.who.clone(),
         connect,
         served: Cell::new(false),
-        last_named: RefCell::new(None),
+        last_named: LastNamed::default(),
     };
     let end = serve::serve(&connection, stream.into(), cut).await;
     conn.record.close(end.close);
@@ -163,13 +162,19 @@ async fn until(end: Option<SystemTime>) {
     }
 }
 
-fn pool_key(conn: &Identified, connect: &Permit) -> String {
+/// Connections to the app for calls of this caller.
+fn pool(ingress: &Ingress, conn: &Identified, connect: &Permit, speaks: Speaks, limits: Limits) -> Rc<Pool> {
     let peer = conn.who.identity.as_ref().map_or("", |peer| peer.cert_sha256.as_str());
     let addr = conn.who.addr.filter(|_| peer.is_empty()).map(|addr| addr.ip().to_string()).unwrap_or_default();
-    let port = connect.input().port().unwrap_or_default();
-    let revision = connect.policy().revision();
-    let head = conn.spec.limits.header_bytes;
-    format!("in {} {} {port} {peer}{addr} {revision} {head}", conn.spec.pod_uid, conn.spec.generation)
+    let key = format_args!(
+        "in {} {} {} {peer}{addr} {} {}",
+        conn.spec.pod_uid,
+        conn.spec.generation,
+        connect.input().port().unwrap_or_default(),
+        connect.policy().revision(),
+        conn.spec.limits.header_bytes,
+    );
+    ingress.dialer.pools().get(key, speaks, limits)
 }
 
 fn source_header(addr: Option<SocketAddr>) -> HeaderValue {

@@ -14,6 +14,7 @@ mod call;
 mod h1;
 mod h2;
 mod head;
+mod named;
 mod sniff;
 mod stream;
 mod unserved;
@@ -22,7 +23,7 @@ mod upgrade;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::{Method, Request, Response, Uri};
 use hyper::body::Incoming;
 
 use self::sniff::Version;
@@ -41,6 +42,7 @@ use crate::state::way::Way;
 pub use self::call::{Call, CallerLeft};
 pub use self::h1::serve as serve_http1;
 pub use self::head::{asks_for_websocket, body_rules, check_fields, is_plain, readdress};
+pub use self::named::{LastNamed, Named};
 
 /// One direction, as the HTTP of one connection sees it.
 pub trait Side {
@@ -123,7 +125,29 @@ pub struct Ready {
     /// The caller waits for 100 before it sends the body.
     pub expects: bool,
     /// What the caller is told that it asked for, if it may be told.
-    pub asked: Option<String>,
+    pub asked: Option<Asked>,
+}
+
+/// What a request asked for, for texts: most are answered without one.
+pub struct Asked {
+    method: Method,
+    uri: Uri,
+}
+
+impl Asked {
+    /// Of this request.
+    #[must_use]
+    pub fn of<B>(request: &Request<B>) -> Self {
+        Self { method: request.method().clone(), uri: request.uri().clone() }
+    }
+
+    /// As far as it may be written down: without the query.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let target = self.uri.to_string();
+        let target = target.split(['?', '#']).next().unwrap_or_default();
+        format!("{} {}", self.method, target.chars().take(512).collect::<String>())
+    }
 }
 
 impl Ready {
@@ -167,6 +191,7 @@ fn still_allows(side: &impl Side, call: &Call) -> bool {
 /// Sends a permitted request to the other side and gives its answer, or ours when there is none.
 async fn forward(side: &impl Side, ready: Ready, call: &Call) -> Result<Response<ReplyBody>, CallerLeft> {
     let Ready { permit, mut forward, body, mut record, form, asked, .. } = ready;
+    let asked = || asked.as_ref().map(Asked::text);
     let meter = Rc::clone(&forward.meter);
     if body.is_read_first() {
         // Boxed: rare, and it reads a body.
@@ -175,7 +200,7 @@ async fn forward(side: &impl Side, ready: Ready, call: &Call) -> Result<Response
             Err(reason) => {
                 let reason = call.unsent(&mut record, reason, &meter)?;
                 side.audit().throttle(&side.spec().pod_uid).await;
-                return Ok(refusal(&mut record, reason, asked.as_deref(), form));
+                return Ok(refusal(&mut record, reason, asked().as_deref(), form));
             }
         };
     }
@@ -183,7 +208,7 @@ async fn forward(side: &impl Side, ready: Ready, call: &Call) -> Result<Response
         Ok(response) => Ok(response),
         Err((mut record, reason)) => {
             let reason = call.blame(&mut record, reason, &meter)?;
-            Ok(refusal(&mut record, reason, asked.as_deref(), form))
+            Ok(refusal(&mut record, reason, asked().as_deref(), form))
         }
     }
 }

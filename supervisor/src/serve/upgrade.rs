@@ -39,7 +39,7 @@ pub(super) async fn answer(
         Ok(Answered::Declined(answer)) => (answer, caller),
         Err((mut record, reason)) => {
             let reason = call.blame(&mut record, reason, &meter)?;
-            (refusal(&mut record, reason, asked.as_deref(), form), caller)
+            (refusal(&mut record, reason, asked.map(|asked| asked.text()).as_deref(), form), caller)
         }
     };
     call.stays(caller);

@@ -41,7 +41,7 @@ async fn a_call_that_got_its_place_when_the_app_allowed_no_more_ends_long_before
     let talking = async {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let addr = listener.local_addr().expect("bound");
-        let pool = Pools::default().get("in pod 1", Speaks::Http2, Limits::default());
+        let pool = Pools::default().get(format_args!("in pod 1"), Speaks::Http2, Limits::default());
         let room = Room::new(&endpoint("a", "10.0.0.1", 3));
         let dial = async { TcpStream::connect(addr).await.map(Stream::Tcp).map_err(|_| Reason::UpstreamRefused) };
         let mut first = pool.open(&room, None, dial).await.expect("open");

@@ -23,7 +23,7 @@ use crate::credentials::Body;
 use crate::decide::{Decider, Permit};
 use crate::net::stream::{Prefixed, Stream};
 use crate::reason::Reason;
-use crate::serve::{self, Call, Ready, Side};
+use crate::serve::{self, Call, LastNamed, Ready, Side};
 use crate::state::endpoint::{Endpoint, EndpointSpec, Stage};
 use crate::state::room::Room;
 use crate::state::way::Way;
@@ -41,9 +41,12 @@ pub(super) enum Mode {
 /// What is the same for every request of a connection.
 struct Connection {
     guest: Rc<Guest>,
+    /// Who asks, as decisions name it.
+    workload: Arc<str>,
     mode: Mode,
     bounds: HttpBounds,
     room: Rc<Room>,
+    last_named: LastNamed,
     /// Nobody's next request on this connection is awaited any more, but its first one is: the app may need it to finish.
     is_late: bool,
 }
@@ -61,7 +64,15 @@ pub(super) async fn serve(guest: Rc<Guest>, stream: Prefixed, mode: Mode) {
     let cut = Cut::watch(&guest.endpoint, &guest.egress.policy);
     let bounds = HttpBounds::new(&guest.endpoint, &guest.spec.limits, Way::FromGuest);
     let is_late = guest.endpoint.stage() >= Stage::Draining;
-    let connection = Connection { room: Room::new(&guest.endpoint), guest, mode, bounds, is_late };
+    let connection = Connection {
+        room: Room::new(&guest.endpoint),
+        workload: guest.spec.workload.as_str().into(),
+        last_named: LastNamed::default(),
+        guest,
+        mode,
+        bounds,
+        is_late,
+    };
     let end = match connection.mode {
         // Proxies are spoken to in HTTP/1.
         Mode::Proxy => serve::serve_http1(&connection, stream, cut).await,

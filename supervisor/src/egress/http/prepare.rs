@@ -1,8 +1,9 @@
 //! One request: checked, decided, and re-made from what was decided.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header, request};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request};
 use nova_policy::data::{EgressTarget, UpstreamTls};
 use nova_policy::host::Authority;
 use nova_policy::input::Input;
@@ -21,7 +22,7 @@ use crate::egress::credential;
 use crate::egress::tunnel::Inside;
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
-use crate::serve::{Call, Ready, asks_for_websocket, body_rules, check_fields, is_plain, readdress};
+use crate::serve::{Asked, Call, Named, Ready, asks_for_websocket, body_rules, check_fields, is_plain, readdress};
 
 impl Connection {
     /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
@@ -30,7 +31,7 @@ impl Connection {
         if matches!(self.mode, Mode::Inside(Inside { intercepted: true, .. })) {
             record.intercepted();
         }
-        let asked = format!("{} {}", request.method(), without_query(request.uri()));
+        let asked = Asked::of(&request);
         let form = Form::of(request.headers());
         let expects = headers::expects(request.headers());
         match self.admit(request, call, &mut record) {
@@ -39,7 +40,7 @@ impl Connection {
             }
             Err(reason) => {
                 record.deny(reason);
-                Err(Box::new(refusal(&mut record, reason, Some(&asked), form)))
+                Err(Box::new(refusal(&mut record, reason, Some(&asked.text()), form)))
             }
         }
     }
@@ -54,8 +55,8 @@ impl Connection {
         record.request(head.method.as_str(), "");
         check_fields(&head, &body, &self.bounds.gate, record)?;
         let upgrades = asks_for_websocket(&head);
-        let authority = self.authority(&head, upgrades, record)?;
-        record.dest(authority.host().as_str(), self.port(&authority).unwrap_or(80));
+        let named = self.named(&head, upgrades, record)?;
+        record.dest(named.authority.host().as_str(), self.port(&named.authority).unwrap_or(80));
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
         if headers::asks_for_datagrams(&head.headers) {
@@ -63,16 +64,18 @@ impl Connection {
         }
         let expects = headers::expects(&head.headers);
         strip_request_headers(&mut head.headers).map_err(|_| Reason::Malformed)?;
-        let asked = Asked { authority: &authority, method: &head.method, path: &path, upgrades };
+        let asked = Question { authority: &named.authority, method: &head.method, path: &path, upgrades };
         let permit = self.decide(&asked, record)?;
-        note_host(&head.headers, &authority, 80, record);
+        if !head.headers.get(header::HOST).is_some_and(|host| named.is_spelled(host.as_bytes())) {
+            note_host(&head.headers, &named.authority, 80, record);
+        }
         call.granted(&permit);
         self.guest.serves();
         if upgrades {
             headers::set_websocket(&mut head.headers);
         }
         let speaks = Speaks::of(&permit, head.version);
-        finish(&mut head, &authority, &path)?;
+        finish(&mut head, &named, &path)?;
         let rules = body_rules(&self.bounds, &body, speaks);
         let may_wait = expects && speaks != Speaks::Http2 && matches!(body, Inbound::Http1(_));
         let (body, meter) = RequestBody::new(body);
@@ -88,7 +91,7 @@ impl Connection {
     }
 
     /// The destination, from the one place that may name it.
-    fn authority(&self, head: &request::Parts, upgrades: bool, record: &mut Record) -> Result<Authority, Reason> {
+    fn named(&self, head: &request::Parts, upgrades: bool, record: &mut Record) -> Result<Rc<Named>, Reason> {
         let request::Parts { uri, headers, .. } = head;
         match &self.mode {
             Mode::Proxy | Mode::Socket => {
@@ -96,19 +99,22 @@ impl Connection {
                 if !is_plain(uri, upgrades) {
                     return Err(Reason::Unsupported);
                 }
-                parse(uri.authority().ok_or(Reason::BadDestination)?.as_str())
+                self.last_named.read(uri.authority().ok_or(Reason::BadDestination)?.as_str().as_bytes())
             }
             Mode::Inside(Inside { host, port, .. }) => {
                 record.dest(host.as_str(), *port);
-                let target = uri.authority().map(|target| target.as_str());
-                let named = headers.get(header::HOST).map(|value| value.to_str().map_err(|_| Reason::BadDestination));
-                let names = target.into_iter().map(Ok).chain(named);
-                let names = names.map(|name| parse(name?)).collect::<Result<Vec<_>, _>>()?;
-                if names.iter().any(|name| name.host() != host || name.port_or(*port) != *port) {
-                    record.detail("authority_mismatch");
-                    return Err(Reason::BadDestination);
+                let target = uri.authority().map(|target| target.as_str().as_bytes());
+                let written = target.into_iter().chain(headers.get(header::HOST).map(HeaderValue::as_bytes));
+                let mut first = None;
+                for raw in written {
+                    let named = self.last_named.read(raw)?;
+                    if named.authority.host() != host || named.authority.port_or(*port) != *port {
+                        record.detail("authority_mismatch");
+                        return Err(Reason::BadDestination);
+                    }
+                    first.get_or_insert(named);
                 }
-                names.into_iter().next().ok_or(Reason::BadDestination)
+                first.ok_or(Reason::BadDestination)
             }
         }
     }
@@ -122,12 +128,12 @@ impl Connection {
 
     /// Decides on the named port. Without one it is 80, or 443 with TLS when 80 has no rule at all and 443 has: an upgrade
     /// that the record notes. It never goes the other way.
-    fn decide(&self, asked: &Asked<'_>, record: &mut Record) -> Result<Permit, Reason> {
+    fn decide(&self, asked: &Question<'_>, record: &mut Record) -> Result<Permit, Reason> {
         let decider = &self.guest.egress.decider;
-        let workload = self.guest.spec.workload.as_str();
         let host = asked.authority.host();
         let on = |port| {
-            let input = Input::egress_request(workload, host, port, asked.method.as_str(), asked.path);
+            let input =
+                Input::egress_request(Arc::clone(&self.workload), host, port, asked.method.as_str(), asked.path);
             if asked.upgrades { input.with_upgrade(headers::WEBSOCKET) } else { input }
         };
         if let Some(port) = self.port(asked.authority) {
@@ -149,7 +155,7 @@ impl Connection {
 }
 
 /// What a request asks for.
-struct Asked<'a> {
+struct Question<'a> {
     authority: &'a Authority,
     method: &'a Method,
     path: &'a CanonicalPath,
@@ -166,16 +172,11 @@ pub(super) fn note_host(headers: &HeaderMap, target: &Authority, default: u16, r
     }
 }
 
-fn parse(authority: &str) -> Result<Authority, Reason> {
-    Authority::parse(authority).map_err(|_| Reason::BadDestination)
-}
-
 /// The last step on every way to a destination: gives the head of a permitted request the form in which it is sent. What an
 /// app must not have a say in is put into it here, after everything that came from the app was checked.
-fn finish(head: &mut request::Parts, authority: &Authority, path: &CanonicalPath) -> Result<(), Reason> {
+fn finish(head: &mut request::Parts, named: &Named, path: &CanonicalPath) -> Result<(), Reason> {
     join_cookies(&mut head.headers);
-    let authority = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
-    readdress(head, authority, path)
+    readdress(head, named.canonical.clone(), path)
 }
 
 /// Hands the question of an app that waits for 100 on to the destination: its body is not sent before that wants it.
@@ -189,10 +190,4 @@ fn asking_first(request: Request<RequestBody>) -> Request<RequestBody> {
         }
     });
     request
-}
-
-/// What the caller asked for, as far as it may be written down.
-fn without_query(uri: &Uri) -> String {
-    let text = uri.to_string();
-    text.split(['?', '#']).next().unwrap_or_default().chars().take(512).collect()
 }

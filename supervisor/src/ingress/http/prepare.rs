@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Request, Response, Uri, header};
+use http::{HeaderMap, Request, Response, Uri, header};
 use nova_policy::host::Authority;
 
 use super::Connection;
@@ -17,15 +17,7 @@ use crate::decide::Permit;
 use crate::dial::Speaks;
 use crate::headers::{self, join_cookies, strip_request_headers};
 use crate::reason::Reason;
-use crate::serve::{Call, Ready, asks_for_websocket, body_rules, check_fields, readdress};
-
-/// An authority as it came, what it means, and how it is passed on.
-#[derive(Clone)]
-pub(super) struct Named {
-    raw: HeaderValue,
-    authority: Authority,
-    canonical: HeaderValue,
-}
+use crate::serve::{Call, Named, Ready, asks_for_websocket, body_rules, check_fields, readdress};
 
 impl Connection<'_> {
     /// Checks, decides and re-makes a request; `Err` is the refusal to answer with. What is decided is what is sent.
@@ -48,7 +40,7 @@ impl Connection<'_> {
         let (mut head, body) = request.into_parts();
         record.request(head.method.as_str(), "");
         check_fields(&head, &body, &self.bounds.gate, record)?;
-        let Named { authority, canonical, .. } = match self.named(&head.uri, &head.headers, record) {
+        let named = match self.named(&head.uri, &head.headers, record) {
             Ok(named) => named,
             Err(reason) => {
                 let (name, number) = self.own_port();
@@ -57,7 +49,7 @@ impl Connection<'_> {
             }
         };
         // The name as the caller wrote it, and the port that it called, whatever it wrote of that.
-        record.dest(authority.host().as_str(), self.own_port().1);
+        record.dest(named.authority.host().as_str(), self.own_port().1);
         let path = canonical_path(&head.method, &head.uri)?;
         record.request(head.method.as_str(), path.path());
         let upgrades = self.speaks == Speaks::Http1 && asks_for_websocket(&head);
@@ -75,7 +67,7 @@ impl Connection<'_> {
         }
         head.headers.insert(headers::XFF, self.source.clone());
         join_cookies(&mut head.headers);
-        readdress(&mut head, canonical, &path)?;
+        readdress(&mut head, named.canonical.clone(), &path)?;
         let rules = body_rules(&self.bounds, &body, self.speaks);
         let (body, meter) = RequestBody::new(body);
         let body = body.under(rules);
@@ -92,12 +84,12 @@ impl Connection<'_> {
     }
 
     /// The one destination that a request names: in its target, in Host, or in both, and then both say the same.
-    fn named(&self, uri: &Uri, headers: &HeaderMap, record: &mut Record) -> Result<Named, Reason> {
+    fn named(&self, uri: &Uri, headers: &HeaderMap, record: &mut Record) -> Result<Rc<Named>, Reason> {
         let target = uri.authority().map(|target| target.as_str());
         let host = headers.get(header::HOST);
         let first = match (host, target) {
-            (Some(host), _) => self.read(host.as_bytes())?,
-            (None, Some(target)) => return self.read(target.as_bytes()),
+            (Some(host), _) => self.last_named.read(host.as_bytes())?,
+            (None, Some(target)) => return self.last_named.read(target.as_bytes()),
             (None, None) => return Err(Reason::BadDestination),
         };
         let Some(target) = target else { return Ok(first) };
@@ -116,24 +108,5 @@ impl Connection<'_> {
         let name = self.connect.input().port().unwrap_or_default();
         let number = self.spec.ports.iter().find(|port| port.name.as_str() == name).map(|port| port.port);
         (name, number.unwrap_or_default())
-    }
-
-    fn read(&self, raw: &[u8]) -> Result<Named, Reason> {
-        let mut last = self.last_named.borrow_mut();
-        Ok(match last.as_ref().filter(|last| last.raw.as_bytes() == raw) {
-            Some(last) => last.clone(),
-            None => last.insert(Named::parse(raw)?).clone(),
-        })
-    }
-}
-
-impl Named {
-    fn parse(raw: &[u8]) -> Result<Self, Reason> {
-        let text = std::str::from_utf8(raw).map_err(|_| Reason::BadDestination)?;
-        let authority = Authority::parse(text).map_err(|_| Reason::BadDestination)?;
-        let canonical = HeaderValue::from_str(&authority.to_string()).map_err(|_| Reason::BadDestination)?;
-        // A copy: the value as it came is a piece of a read buffer, which must not live as long as the connection.
-        let raw = HeaderValue::from_bytes(raw).map_err(|_| Reason::BadDestination)?;
-        Ok(Self { raw, authority, canonical })
     }
 }
