@@ -155,10 +155,11 @@ impl Service {
             Update::Remove(key) => refusals.remove(key.pod.as_str()),
         }
         let mut actions = self.table.apply(update).into_iter();
+        self.act(actions.by_ref().take(AT_ONCE).collect());
         // Guests and operators are waited on by the same thread: a snapshot of thousands must not keep it from them.
         while actions.len() > 0 {
-            self.act(actions.by_ref().take(AT_ONCE).collect());
             tokio::task::yield_now().await;
+            self.act(actions.by_ref().take(AT_ONCE).collect());
         }
         if is_snapshot {
             // Whoever sends a snapshot may know nothing of what was told before.
