@@ -8,9 +8,12 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use nix::fcntl::{FcntlArg, OFlag, SpliceFFlags, fcntl, splice};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::pipe2;
 use nova_proto::frame::MAX_PAYLOAD;
 use nova_proto::framed::Channel;
@@ -22,6 +25,13 @@ use crate::net::stream::Stream;
 const SIZE: usize = 256 * 1024;
 /// Pipes of a thread; who finds none copies. So many bound what the kernel holds for us: 16 MiB a thread.
 const MOST: usize = 64;
+/// Pipes of the process. Their descriptors come out of the eighth of `state::budget` that is for everything else: a quarter of it
+/// at most, however many threads there are.
+static MOST_OF_ALL: LazyLock<usize> = LazyLock::new(|| {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+    usize::try_from(limit / (8 * 4 * 2)).unwrap_or(usize::MAX)
+});
+static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// A pipe, and how much is in it. Dropped empty it goes back to its thread, else it is closed.
 pub(super) struct Pipe {
@@ -34,7 +44,11 @@ pub(super) struct Pipe {
 struct Ends {
     read: OwnedFd,
     write: OwnedFd,
+    _open: Open,
 }
+
+/// A pipe's place among those of the process.
+struct Open;
 
 /// The pipes of a thread that nobody uses, and how many there are together.
 #[derive(Default)]
@@ -129,9 +143,23 @@ impl Drop for Pipe {
 impl Ends {
     /// Whoever has more pipes than the system's soft limit gets none of this size, and copies.
     fn make() -> io::Result<Self> {
+        let open = Open::take().ok_or(io::ErrorKind::QuotaExceeded)?;
         let (read, write) = pipe2(OFlag::O_NONBLOCK | OFlag::O_CLOEXEC)?;
         fcntl(&write, FcntlArg::F_SETPIPE_SZ(SIZE as i32))?;
-        Ok(Self { read, write })
+        Ok(Self { read, write, _open: open })
+    }
+}
+
+impl Open {
+    fn take() -> Option<Self> {
+        let one_more = |open| (open < *MOST_OF_ALL).then_some(open + 1);
+        OPEN.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok().map(|_| Self)
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
