@@ -62,17 +62,28 @@ fn t22_a_hello_that_does_not_name_the_tunnels_host_gets_no_answer_and_reaches_no
         ("no_name", hello(&no_name(&config), LOOK)),
         ("another_name", ech_hello()),
         ("hello_too_long", long_hello()),
-        ("no_name", vec![0x16, 3, 1, 0, 4, 9, 9, 9, 9]),
     ];
     for (count, (detail, bytes)) in hellos.iter().enumerate() {
         let mut link = tunnel(&node, LOOK, PORT);
         link.send(bytes);
         assert!(link.is_closed(), "{detail}: not a byte comes back");
         let lines = node.audited(count + 1, |line| is(line, &[("verdict", "deny"), ("reason", "sni_mismatch")]));
-        let name = ["evil.test", "", "ech-provider.test", "", ""][count];
+        let name = ["evil.test", "", "ech-provider.test", ""][count];
         assert_eq!(lines[count]["sni"].as_str().unwrap_or_default(), name);
         assert!(is(&lines[count], &[("detail", detail), ("dest_host", LOOK)]), "{detail} in {:#?}", lines[count]);
     }
+    assert_eq!(upstream.accepted(), 0);
+}
+
+// covers: D6e
+#[test]
+fn what_begins_as_tls_and_is_no_hello_is_refused_and_reaches_nobody() {
+    let node = Node::with(plan());
+    let upstream = host(&node, LOOK);
+    let mut link = tunnel(&node, LOOK, PORT);
+    link.send([0x16, 3, 1, 0, 4, 9, 9, 9, 9]);
+    assert!(link.is_closed(), "not a byte comes back");
+    node.audited_once(|line| is(line, &[("reason", "handshake_failed"), ("dest_host", LOOK)]));
     assert_eq!(upstream.accepted(), 0);
 }
 
